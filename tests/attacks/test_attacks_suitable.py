@@ -9,7 +9,7 @@ from seepage.attacks.applicability import attacks_on, check_applicability, requi
 from seepage.core.errors import NotApplicable
 from seepage.rehearsal import auto
 
-ON_TEXTS = {"bag_of_words", "dager", "token_span"}
+ON_TEXTS = {"bag_of_words", "dager", "next_words", "token_span"}
 PHOTOS = sp.data.load("photos")
 
 

@@ -185,6 +185,42 @@ def one_photo_in_patches():
     return {"task": sp.Task(model, sp.cross_entropy, photos.domain), "batch": photos.batch(1)}
 
 
+class Prompted(nn.Module):
+    """Predicts next tokens behind a prompt, which alone is trained; returns the text as well."""
+
+    def __init__(self, domain, *, width=32, prompt=8):
+        super().__init__()
+        self.tokens = nn.Embedding(domain.vocabulary, width)
+        self.block = nn.TransformerEncoderLayer(width, 2, width, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(width, domain.vocabulary)
+        self.requires_grad_(False)
+        self.prompt = nn.Parameter(torch.randn(prompt, width))
+
+    def forward(self, tokens):
+        before = self.prompt.expand(len(tokens), -1, -1)
+        features = torch.cat([before, self.tokens(tokens)], dim=1)
+        later = torch.full(2 * features.shape[1:2], -1e9).triu(1)
+        logits = self.head(self.block(features, src_mask=later))
+        return torch.cat([logits.flatten(1), tokens.to(logits)], dim=1)
+
+
+def one_text_behind_a_prompt(length=4, vocabulary=100, prompt=8):
+    domain = sp.domains.Tokens(length, vocabulary)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Prompted(domain, prompt=prompt)
+
+    def predict_next(joined, _):
+        logits = joined[:, :-length].unflatten(1, (prompt + length, vocabulary))
+        predicted = logits[:, prompt - 1 : -1].transpose(1, 2)
+        wanted = joined[:, -length:].long()
+        return nn.functional.cross_entropy(predicted, wanted, reduction="none").mean(1)
+
+    task = sp.Task(model, predict_next, domain, target_shape=(0,))
+    texts = domain.sample(1, rng=sp.rng(0))
+    return {"task": task, "batch": sp.Batch(texts, torch.zeros(1, 0))}
+
+
 # A scenario that each attack masters, and the PSNR in dB it must reach there: a few dB below what
 # it reached when the row was written.
 ATTACKED = {
@@ -246,6 +282,7 @@ ATTACKED = {
     "bag_of_words": (sp.attacks.bag_of_words(), people("hamlet", "gpt", 1, width=48), math.inf),
     "token_span": (sp.attacks.token_span(), people("hamlet", "gpt", 1, width=48), math.inf),
     "dager": (sp.attacks.dager(), people("hamlet", "gpt", 2, width=48), math.inf),
+    "next_words": (sp.attacks.next_words(), one_text_behind_a_prompt(), math.inf),
     "rgap": (sp.attacks.rgap(), one_photo("cnn3-v3", pixels=8), 100.0),
     "tensor_features": (
         sp.attacks.tensor_features(),

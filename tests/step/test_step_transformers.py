@@ -207,6 +207,47 @@ def test_prefixes_of_peft_give_words_away(kind):
     assert float(result.scores["token_precision"].min()) >= 0.9
 
 
+TUNED = {
+    "prompt": ("PromptTuningConfig", {"num_virtual_tokens": 8}),
+    "scales": (
+        "IA3Config",
+        {"target_modules": ["c_attn"], "feedforward_modules": [], "fan_in_fan_out": True},
+    ),
+    "projected prefix": (
+        "PrefixTuningConfig",
+        {"num_virtual_tokens": 8, "prefix_projection": True, "encoder_hidden_size": 16},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TUNED)
+def test_small_parts_that_peft_trains_give_one_text_away(kind):
+    peft = pytest.importorskip("peft", reason="needs peft")
+    config, options = TUNED[kind]
+    torch.manual_seed(0)
+    model = peft.get_peft_model(gpt2(), getattr(peft, config)(task_type="CAUSAL_LM", **options))
+    batch = {name: tokens[:, :5] for name, tokens in next_tokens((LENGTH,)).items()}
+    result = sp.audit_step(model, None, batch)
+    assert torch.equal(result.guess, batch["input_ids"])
+    assert result.outcomes[0].record.certificate["unique"] is True
+
+
+def test_biases_alone_give_one_text_away_with_padding_behind_it():
+    model, batch = gpt2(), next_tokens((5,))
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.endswith("bias"))
+    result = sp.audit_step(model, None, batch)
+    assert torch.equal(result.guess, batch["input_ids"])
+    assert result.outcomes[0].record.certificate["unique"] is True
+
+
+def test_the_head_of_a_decoder_alone_is_read_at_the_defaults():
+    model, batch = gpt2(tie_word_embeddings=False).requires_grad_(False), next_tokens((LENGTH,))
+    model.lm_head.requires_grad_(True)
+    result = sp.audit_step(model, None, batch)
+    assert torch.equal(result.guess, batch["input_ids"])
+
+
 @pytest.mark.parametrize("kind", ["prompt", "last layer"])
 def test_where_nothing_reads_single_tokens_nobody_is_reassured(kind):
     batch = classes((LENGTH, 4))

@@ -30,6 +30,7 @@ from seepage.attacks.rounds import exact_rounds, stack_rounds
 from seepage.attacks.systematic import systematic, teacher_forced
 from seepage.attacks.tableak import tableak
 from seepage.attacks.text.bag_of_words import bag_of_words
+from seepage.attacks.text.next_words import next_words
 from seepage.attacks.text.token_span import token_span
 from seepage.attacks.unmix import Unmixed, unmix
 from seepage.core import Attack
@@ -59,6 +60,7 @@ ATTACKS: Catalogue[Callable[..., Attack]] = Catalogue(
             inverting_gradients,
             label_flip,
             learn_from_gradients,
+            next_words,
             rgap,
             robbing_the_fed,
             softmax_features,
@@ -97,6 +99,7 @@ __all__ = [
     "inverting_gradients",
     "label_flip",
     "learn_from_gradients",
+    "next_words",
     "rgap",
     "robbing_the_fed",
     "softmax_features",

@@ -197,7 +197,7 @@ def attacks_on(domain: Domain) -> list[str]:
 
     Example:
         >>> attacks_on(Tokens(8, 50))
-        ['bag_of_words', 'dager', 'token_span']
+        ['bag_of_words', 'dager', 'next_words', 'token_span']
     """
     kinds = {name: _read_conditions(recipe).domain for name, recipe in _built_in().items()}
     numbers = not isinstance(domain, Tokens)

@@ -152,8 +152,10 @@ class TokenBudget:
         if not self.layers:
             return (
                 "no trained layer reads single tokens or a decoder's prefixes, as where a prompt "
-                "or a classifier's head alone is trained, so none leaks by a closed form known "
-                "here; gradients still depend on every text, so this is no promise"
+                "or a classifier's head alone is trained; a decoder that predicts the next token "
+                "still gives one text away by any trained parameters (next_words), and the rest is "
+                "no promise either, since gradients depend on every text: share updates of "
+                "several texts, and add noise"
             )
         named = ", ".join(self.layers)
         return (

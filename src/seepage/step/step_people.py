@@ -21,7 +21,7 @@ _POOL = 64
 
 
 @dataclass(frozen=True, eq=False)
-class StepPeople:
+class _StepPeople:
     """The people of a step.
 
     Args:
@@ -41,7 +41,7 @@ def read_people(
     others: Tensor | None,
     labels: Tensor | None,
     public: PublicData | Tensor | None,
-) -> StepPeople:
+) -> _StepPeople:
     """Sort people into those attacked, canaries, and those whom the adversary may know.
 
     Canaries have the labels of the batch as far as possible. They are taken out of the last quarter
@@ -69,7 +69,7 @@ def read_people(
     if public is not None:
         public = replace(public, inputs=_shape(public.inputs, shape))
     canaries = [] if others is None else _choose_canaries(attacked)
-    return StepPeople(attacked, canaries, public)
+    return _StepPeople(attacked, canaries, public)
 
 
 def _put_alike_last(labels: Tensor, wanted: Tensor, reserved: int) -> Tensor:

@@ -1,0 +1,551 @@
+"""One text of a decoder, word by word, off the gradient of whatever parameters are trained."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from seepage.attacks.applicability import applies_to
+from seepage.attacks.certificate import certify_solved
+from seepage.attacks.text.token_table import begin_reading, draw_texts, require_texts
+from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace, Update
+from seepage.core.device import precision
+from seepage.core.errors import InvalidValue, NotApplicable, explain_errors, require_positive
+from seepage.core.progress import report
+from seepage.domains import Tokens
+from seepage.probing.hooks import layer_inputs
+
+# Entries of the update that are compared, about; more tell little more.
+_ENTRIES = 16_384
+# Simulated texts for each text that is kept, and at most.
+_TEXTS, _MOST_TEXTS = 16, 1_024
+# Rows that tell a covariance, at most.
+_ROWS = 2_048
+# Variance in every direction, as a share of the mean one of the simulated terms.
+_RIDGE = 3e-3
+# A text explains the update if it leaves at most this share; wrong texts left 1e-2 and more.
+_EXPLAINED = 1e-4
+# Variances below this share of the largest are rounding.
+_ROUNDING = 1e-7
+# By how much a simulated update may differ from the sum of terms.
+_ALIKE = 0.02
+# First words, of which each has its own derivatives, and words that tell their mean length.
+_FIRST, _PROBES = 64, 16
+# Texts that pass through the network together.
+_TOGETHER = 256
+
+
+@dataclass(frozen=True, eq=False)
+class _Decoder:
+    """A network that predicts next tokens, cut at the layer that gives their logits.
+
+    Args:
+        task: The network, in float32.
+        layer: Name of that layer.
+        prompt: How many places it reads before those of a text.
+        names: Parameters whose gradient is compared.
+    """
+
+    task: Task
+    layer: str
+    prompt: int
+    names: tuple[str, ...]
+
+    @property
+    def first(self) -> int:
+        """The first word that is predicted: the second one if nothing stands before the text."""
+        return 0 if self.prompt else 1
+
+    @cached_property
+    def domain(self) -> Tokens:
+        """The space of the texts."""
+        return require_texts(self.task.domain, needed_by="next_words")
+
+    @cached_property
+    def head(self) -> nn.Linear:
+        """The layer that gives the logits."""
+        module = self.task.network.get_submodule(self.layer)
+        assert isinstance(module, nn.Linear)
+        return module
+
+    @cached_property
+    def _kept(self) -> Tensor:
+        """Which entries are compared: all, or some that chance chose."""
+        count = sum(self.task.parameters[name].numel() for name in self.names)
+        return Rng(0).fork("entries").permutation(count)[: 2 * _ENTRIES].sort().values
+
+    def flatten(self, tensors: Mapping[str, Tensor], *, rows: int = 0) -> Tensor:
+        """The entries that are compared, `(P,)`, or `(N, P)` after so many axes of rows."""
+        flat = torch.cat([tensors[name].flatten(rows) for name in self.names], dim=-1)
+        return flat[..., self._kept.to(flat.device)]
+
+    def unflatten(self, entries: Tensor) -> dict[str, Tensor]:
+        """Undo `flatten`, with zeros elsewhere."""
+        own = Update({name: self.task.parameters[name] for name in self.names})
+        flat = torch.zeros_like(own.flat())
+        flat[self._kept.to(flat.device)] = entries
+        return dict(own.unflatten(flat).tensors)
+
+    def read(self, parameters: Mapping[str, Tensor], texts: Tensor) -> Tensor:
+        """What tells the next word at every place of texts `(N, L)`, `(N, prompt + L, D)`."""
+        with layer_inputs(self.task.network, [self.layer]) as read:
+            self.task.outputs({**self.task.parameters, **parameters}, texts)
+        return read[self.layer]
+
+    def read_next(self, parameters: Mapping[str, Tensor], texts: Tensor) -> Tensor:
+        """What tells the word after texts `(N, L)`, `(N, D)`."""
+        # Networks need a place to read, and no place depends on a later one.
+        more = torch.cat([texts, texts.new_zeros(len(texts), 1)], dim=1)
+        return self.read(parameters, more)[:, self.prompt + texts.shape[1] - 1]
+
+    def predict(self, features: Tensor) -> Tensor:
+        """Logarithms of the probabilities of all words, `(N, V)`."""
+        bias = None if self.head.bias is None else self.head.bias.detach()
+        logits = nn.functional.linear(features, self.head.weight.detach(), bias)
+        return logits.log_softmax(-1)
+
+    def find_pulls(self, chances: Tensor) -> Tensor:
+        """Gradient of a term by what the layer reads, for every word that may follow, `(V, D)`."""
+        weight = self.head.weight.detach()
+        return chances.exp() @ weight - weight
+
+    def make_leaves(self) -> dict[str, Tensor]:
+        """The compared parameters, to differentiate by."""
+        return {n: self.task.parameters[n].clone().requires_grad_() for n in self.names}
+
+    def differentiate(
+        self, compute: Callable[[Mapping[str, Tensor]], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Numbers `(N,)` that are computed of the parameters, and their derivatives `(N, P)`."""
+        leaves = self.make_leaves()
+        values = compute(leaves)
+        rows = torch.autograd.grad(
+            values,
+            list(leaves.values()),
+            torch.eye(len(values)).to(values),
+            is_grads_batched=True,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        found = dict(zip(self.names, (row.detach() for row in rows), strict=True))
+        return values.detach(), self.flatten(found, rows=1)
+
+    def find_terms(self, text: Tensor) -> Tensor:
+        """The gradient of each word's loss in one text `(L,)`, `(T, P)`."""
+        wanted = text[self.first :, None]
+
+        def compute(parameters: Mapping[str, Tensor]) -> Tensor:
+            features = self.read(parameters, text[None])[0, self.prompt + self.first - 1 : -1]
+            return -self.predict(features).gather(1, wanted)[:, 0]
+
+        return self.differentiate(compute)[1]
+
+    def find_slopes(self, text: Tensor) -> tuple[Tensor, Tensor]:
+        """What tells the word after a text `(L,)`, `(D,)`, and its derivatives `(D, P)`."""
+        return self.differentiate(lambda parameters: self.read_next(parameters, text[None])[0])
+
+    @torch.no_grad()
+    def sample(self, count: int, length: int, rng: Rng) -> Tensor:
+        """Texts as the network expects them, `(N, L)`; a word that it does not predict is any."""
+        most = self.domain.vocabulary
+        chance = self.task.move_inputs(rng.uniform((count, length)))
+        texts = (chance[:, : self.first] * most).long()
+        for place in range(self.first, length):
+            features = [self.read_next({}, part) for part in torch.split(texts, _TOGETHER)]
+            sums = self.predict(torch.cat(features)).exp().cumsum(1)
+            words = (sums < chance[:, place : place + 1]).sum(1).clamp(max=most - 1)
+            texts = torch.cat([texts, words[:, None]], dim=1)
+        return texts
+
+
+@dataclass(frozen=True, eq=False)
+class _Whitening:
+    """Multiplies by the inverse root of the covariance of what is not known yet.
+
+    Args:
+        basis: Its eigenvectors, `(r, P)`.
+        shrink: How much of each is taken away, `(r,)`.
+        scale: Of all other directions.
+    """
+
+    basis: Tensor
+    shrink: Tensor
+    scale: float
+
+    @classmethod
+    def of(cls, rows: Tensor) -> _Whitening:
+        """The covariance X^T X of rows X `(N, P)`, and a little in every direction."""
+        if len(rows) >= rows.shape[1]:
+            variances, vectors = torch.linalg.eigh(rows.T @ rows)
+            basis = vectors.T
+        else:
+            variances, vectors = torch.linalg.eigh(rows @ rows.T)
+            told = variances > _ROUNDING * variances[-1]
+            variances = variances[told]
+            basis = (rows.T @ vectors[:, told] / variances.sqrt()).T
+        variances = variances.clamp(min=0)
+        least = _RIDGE * variances.sum() / rows.shape[1]
+        shrink = 1 - (least / (variances + least)).sqrt()
+        return cls(basis, shrink, float(least.rsqrt()))
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """Vectors `(..., P)` in units of what chance does."""
+        return self.scale * (vectors - (vectors @ self.basis.T * self.shrink) @ self.basis)
+
+
+def _make_decoder(task: Task) -> _Decoder:
+    """Cut a network at the layer that gives the logits of all tokens.
+
+    Raises:
+        NotApplicable: There is none, places depend on later ones, or nothing else is trained.
+    """
+    domain, task = require_texts(task.domain, needed_by="next_words"), task.upcast()
+    layers = [
+        name
+        for name, module in task.network.named_modules()
+        if isinstance(module, nn.Linear) and module.out_features == domain.vocabulary
+    ]
+    if not layers or domain.length < 2:
+        raise NotApplicable(
+            f"expected {task.name} to end in a linear layer with a logit for each of "
+            f"{domain.vocabulary} tokens, and to read two or more, got none; next_words reads "
+            "decoders that predict the next token"
+        )
+    one, other = task.move_inputs(draw_texts(domain, 2))
+    half = domain.length // 2
+    cut = _Decoder(task, layers[-1], 0, ())
+    with torch.no_grad():
+        whole = cut.read({}, torch.stack([one, torch.cat([one[:half], other[half:]])]))
+        alone = cut.read({}, one[None, :half])
+    prompt = whole.shape[1] - domain.length
+    same = whole.ndim == 3 and prompt >= 0 and alone.shape[1] == prompt + half
+    if not same or not torch.allclose(
+        whole[:, : prompt + half], alone.expand(2, -1, -1), atol=1e-5
+    ):
+        raise NotApplicable(
+            f"expected {task.name} to read a text from left to right, got places that depend on "
+            "later ones; next_words reads decoders that predict the next token"
+        )
+    own = {id(parameter) for parameter in cut.head.parameters()}
+    named = dict(task.network.named_parameters())
+    trained = sorted(
+        (name for name in task.parameters if id(named[name]) not in own),
+        key=lambda name: task.parameters[name].numel(),
+    )
+    if not trained:
+        raise NotApplicable(
+            f"expected {task.name} to train more than the layer {cut.layer}, whose gradient holds "
+            "what it reads: use dager"
+        )
+    names: list[str] = []
+    count = 0
+    for name in trained:
+        size = task.parameters[name].numel()
+        if not names or count + size <= _ENTRIES:
+            names.append(name)
+            count += size
+    return _Decoder(task, cut.layer, prompt, tuple(names))
+
+
+def _weigh_terms(observation: Observation, decoder: _Decoder, length: int) -> float:
+    """By which number the terms of a text of some length are multiplied in an update.
+
+    Raises:
+        NotApplicable: An update is no multiple of their sum.
+    """
+    domain = require_texts(observation.task.domain, needed_by="next_words")
+    weights, off = [], 0.0
+    for text in observation.task.move_inputs(draw_texts(domain, 2)):
+        if length < domain.length:
+            assert domain.padding is not None
+            text[length:] = domain.padding
+        with torch.no_grad():
+            simulated = observation.simulate(text[None], observation.task.blank_labels(1))
+        shared = decoder.flatten(simulated.descent().tensors).float()
+        terms = decoder.find_terms(text[:length]).sum(0)
+        weights.append(float(shared @ terms / terms.square().sum()))
+        off = max(off, float((shared - weights[-1] * terms).norm() / shared.norm()))
+    if not (off <= _ALIKE and abs(weights[0] - weights[1]) <= _ALIKE * abs(weights[0])):
+        raise NotApplicable(
+            "expected the gradient of the mean loss of next tokens, times a number that does not "
+            "depend on the text, got another loss, several local steps, or a defense that changes "
+            "it; next_words adds up the terms of that loss"
+        )
+    return weights[0]
+
+
+@dataclass(frozen=True, eq=False)
+class _Beginning:
+    """Words that a text may begin with.
+
+    Args:
+        text: `(L,)`.
+        left: What they leave of the update, `(P,)`.
+        doubt: Minus twice the logarithm of how likely the network finds them.
+        badness: The square of what is left in units of what chance does, plus the doubt.
+    """
+
+    text: Tensor
+    left: Tensor
+    doubt: float = 0.0
+    badness: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NextWords:
+    """Find the words one after the other whose terms add up to the update.
+
+    The arguments are those of `next_words`.
+    """
+
+    widths: tuple[int, ...] = (8, 32, 128)
+    seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        require_positive(seconds=self.seconds)
+        if not self.widths or any(type(w) is not int or w < 1 for w in self.widths):
+            raise InvalidValue(f"expected widths of at least one text, got {self.widths!r}")
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Read the text; chance draws the texts that are simulated."""
+        began = time.perf_counter()
+        domain = begin_reading(observation, rng=rng, needed_by="next_words")
+        # Terms are subtracted from each other, so rounding counts.
+        with precision("float32"):
+            decoder = _require_decoder(observation)
+            named = (
+                f"{observation.task.name} cannot be differentiated as next_words does, it raised"
+            )
+            with explain_errors(NotApplicable, named):
+                text, alone = self._read(observation, decoder, rng, began)
+            filler = 0 if domain.padding is None else domain.padding
+            texts = text.new_full((1, domain.length), filler)
+            texts[0, : len(text)] = text
+            labels = observation.task.blank_labels(1)
+            certificate = certify_solved(
+                observation, texts, labels, read=decoder.names, alone=alone
+            )
+        sure = torch.full(texts.shape, float(certificate.unique is True), device=texts.device)
+        trace = Trace(seconds=time.perf_counter() - began, device=str(texts.device))
+        return Reconstruction(texts, labels, trace, certificate, sure)
+
+    def _read(
+        self, observation: Observation, decoder: _Decoder, rng: Rng, began: float
+    ) -> tuple[Tensor, bool]:
+        """The text that leaves least of the update, and whether it alone leaves nothing."""
+        domain = require_texts(observation.task.domain, needed_by="next_words")
+        shared = decoder.flatten(observation.update.descent().tensors).float()
+        shortest = domain.length if domain.padding is None else 1 + decoder.first
+        lengths = range(domain.length, shortest - 1, -1)
+        terms = shared.new_zeros(0, domain.length - decoder.first, len(shared))
+        best: _Beginning | None = None
+        for width in self.widths:
+            count = min(_TEXTS * width, _MOST_TEXTS) - len(terms)
+            needed = _estimate_seconds(decoder, count, width, lengths)
+            if needed > self.seconds - (time.perf_counter() - began):
+                if best is not None:
+                    break
+                raise NotApplicable(
+                    f"expected to read {observation.task.name} in {self.seconds:g} s, got about "
+                    f"{needed:.0f} s on this machine; give next_words(seconds=...) more, or run it "
+                    "on a GPU"
+                )
+            texts = decoder.sample(count, domain.length, rng.fork("texts", width))
+            terms = torch.cat([terms, *(decoder.find_terms(text)[None] for text in texts)])
+            for length in lengths:
+                weight = _weigh_terms(observation, decoder, length)
+                found, *others = _grow_texts(decoder, shared, weight * terms, weight, length, width)
+                if found.badness <= _EXPLAINED:
+                    return found.text, all(one.badness > _EXPLAINED for one in others)
+                best = min(best or found, found, key=lambda one: one.badness)
+        assert best is not None
+        return best.text, False
+
+
+def _estimate_seconds(decoder: _Decoder, texts: int, width: int, lengths: range) -> float:
+    """How long simulated texts and the search of a width take, by one text."""
+    (text,) = decoder.task.move_inputs(draw_texts(decoder.domain, 1))
+    began = time.perf_counter()
+    decoder.find_terms(text)
+    told = time.perf_counter()
+    decoder.find_slopes(text[:-1])
+    each = time.perf_counter() - told
+    places = sum(width * length + decoder.first * _FIRST for length in lengths)
+    return texts * (told - began) + places * each
+
+
+def _grow_texts(
+    decoder: _Decoder, shared: Tensor, terms: Tensor, weight: float, length: int, width: int
+) -> list[_Beginning]:
+    """Grow texts by a word at a time, and keep those that explain the update best.
+
+    Args:
+        decoder: The network.
+        shared: The update, `(P,)`.
+        terms: What each place of simulated texts adds to one, `(N, T, P)`.
+        weight: Of a term.
+        length: Of the texts.
+        width: How many are kept.
+
+    Returns:
+        Whole texts, the best first; `badness` is the share of the update that each leaves.
+    """
+    live = [_Beginning(torch.zeros(0, dtype=torch.long, device=shared.device), shared)]
+    for place in range(decoder.first, length):
+        later = terms[:, place + 1 - decoder.first : length - decoder.first].flatten(0, 1)
+        step = math.ceil(len(later) / _ROWS)
+        whiten = _Whitening.of(later[::step] * math.sqrt(step / len(terms))) if len(later) else None
+        if place and not len(live[0].text):
+            assert whiten is not None or length == 2
+            words = _find_first(decoder, shared, weight, whiten)
+            live = [_Beginning(word[None], shared) for word in words]
+        grown = [one for text in live for one in _extend(decoder, text, weight, width, whiten)]
+        live = sorted(grown, key=lambda one: one.badness)[:width]
+        report(place + 1, length, live[0].badness)
+    size = shared.norm()
+    ended = [replace(one, badness=float(one.left.norm() / size)) for one in live]
+    return sorted(ended, key=lambda one: one.badness)
+
+
+def _extend(
+    decoder: _Decoder, start: _Beginning, weight: float, width: int, whiten: _Whitening | None
+) -> Iterator[_Beginning]:
+    """The best words after a beginning; whichever fits exactly if nothing follows.
+
+    With the derivatives J of what the output layer reads, the term of word v is
+    J^T (sum_u p_u w_u - w_v): those of all words are had at once.
+    """
+    features, slopes = decoder.find_slopes(start.text)
+    chances = decoder.predict(features)
+    pulls = decoder.find_pulls(chances)
+    left, turned = (start.left, slopes) if whiten is None else map(whiten, (start.left, slopes))
+    inner = pulls @ (turned @ left)
+    lengths = (pulls @ (turned @ turned.T) * pulls).sum(1)
+    badness = left.square().sum() - 2 * weight * inner + weight**2 * lengths
+    # The last word has nothing after it that would blur it.
+    doubt = start.doubt - 2 * chances if whiten is not None else torch.zeros_like(chances)
+    badness = badness + doubt
+    if decoder.domain.padding is not None:
+        badness[decoder.domain.padding] = math.inf
+    for word in badness.topk(min(width, len(badness)), largest=False).indices:
+        yield _Beginning(
+            torch.cat([start.text, word[None]]),
+            start.left - weight * (pulls[word] @ slopes),
+            float(doubt[word]),
+            float(badness[word]),
+        )
+
+
+def _find_first(
+    decoder: _Decoder, shared: Tensor, weight: float, whiten: _Whitening | None
+) -> Tensor:
+    """First words after which some second word fits, if nothing predicts the first, `(N,)`.
+
+    Each has derivatives J of its own, so that all words are tried roughly: J times what is left of
+    the update is one derivative for all words together, and J J^T is taken as its mean over some.
+    """
+    left = shared if whiten is None else whiten(whiten(shared))
+    direction = decoder.unflatten(left)
+    words = decoder.task.move_inputs(torch.arange(decoder.domain.vocabulary))
+    seen: list[Tensor] = []
+    along: list[Tensor] = []
+    for part in torch.split(words, _TOGETHER):
+        leaves = decoder.make_leaves()
+        features = decoder.read_next(leaves, part[:, None])
+        # J v is the derivative of u^T J v by u.
+        pulled = torch.zeros_like(features, requires_grad=True)
+        rows = torch.autograd.grad(
+            features,
+            list(leaves.values()),
+            pulled,
+            create_graph=True,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        products = [(row * direction[name]).sum() for name, row in zip(leaves, rows, strict=True)]
+        along += torch.autograd.grad(torch.stack(products).sum(), [pulled])
+        seen.append(features.detach())
+    slopes = torch.cat(along)
+    chances = decoder.predict(torch.cat(seen))
+    probes = (decoder.find_slopes(word[None])[1] for word in words[:: 1 + len(words) // _PROBES])
+    turned = torch.stack([one if whiten is None else whiten(one) for one in probes])
+    mean = (turned @ turned.mT).mean(0)
+    vectors = decoder.head.weight.detach()
+    expected = chances.exp() @ vectors
+    inner = (expected * slopes).sum(1, keepdim=True) - slopes @ vectors.T
+    lengths = (
+        (expected @ mean * expected).sum(1, keepdim=True)
+        - 2 * expected @ mean @ vectors.T
+        + (vectors @ mean * vectors).sum(1)
+    )
+    badness = weight**2 * lengths - 2 * weight * inner - 2 * chances * (whiten is not None)
+    best = badness.min(1).values
+    if decoder.domain.padding is not None:
+        best[decoder.domain.padding] = math.inf
+    return best.topk(min(_FIRST, len(best)), largest=False).indices
+
+
+def _require_decoder(observation: Observation) -> _Decoder:
+    """Take the network of an observation apart, and require one text and one gradient of it."""
+    decoder = _make_decoder(observation.task)
+    if observation.batch_size not in (None, 1):
+        raise NotApplicable(
+            f"expected an update of one text, got {observation.batch_size}: terms of several texts "
+            "add up to the same sum in too many ways for next_words"
+        )
+    _weigh_terms(observation, decoder, decoder.domain.length)
+    return decoder
+
+
+def _require_one_text(observation: Observation) -> None:
+    with precision("float32"):
+        _require_decoder(observation)
+
+
+@applies_to(Tokens, require=_require_one_text, rank=1)
+def next_words(*, widths: tuple[int, ...] = (8, 32, 128), seconds: float = 600.0) -> Attack:
+    """One text of a decoder that predicts the next token, whichever of its parameters are trained.
+
+    The loss is a sum of terms, one for each word, and a place of a decoder does not depend on later
+    ones. So the term of word t depends on the words up to t alone. With the derivatives J_t of what
+    the output layer reads there, and its rows w_v, it is
+
+        g_t(v) = c J_t^T (sum_u p_u w_u - w_v)
+
+    for every word v of the vocabulary at once. The terms of later words are not known; texts that
+    the network itself expects tell their covariance S. A word counts by
+
+        (r - g_t(v))^T S^-1 (r - g_t(v)) - 2 log p_v
+
+    where r is what the words before leave of the update. Texts grow from left to right, some of the
+    best are kept, and a whole text is right if it leaves nothing. So soft prompts, prefixes that a
+    projection makes, scaled activations (IA3), biases and norms give a text away, and so do
+    adapters that are too small for `dager`.
+
+    A text is claimed only if it leaves less than 1e-4 of the update, and no other one does.
+
+    Args:
+        widths: How many texts are kept at a time: as many as the first number says, and if none
+            explains the update, once more with the next one.
+        seconds: About how long it may take; where the first width takes longer, the attack does not
+            apply, and later ones are left out.
+
+    Example:
+        >>> next_words(widths=(8,)).widths
+        (8,)
+
+    Deviations:
+        Ours; no paper has it.
+
+    References:
+        Lester et al., 2021 (lester2021prompt), on soft prompts; Liu et al., 2022 (liu2022learning),
+        on IA3
+    """
+    return _NextWords(widths=tuple(widths), seconds=seconds)
