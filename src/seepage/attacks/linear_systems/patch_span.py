@@ -29,12 +29,12 @@ _FIXED = 1e-2
 # Later layers that check images, at most.
 _LATER = 3
 # Steps of a search, searches for an image, and unknowns of one at most.
-_STEPS, _STARTS, _MOST = 25, 6, 256
+_STEPS, _STARTS, _MOST = 25, 8, 256
 # What an image that was taken off leaves behind, as a share of the largest singular value, and how
 # much small patches count.
 _ROUGH, _RIDGE = (1e-5, 1e-4, 1e-3), 1e-2
 # How far starts lie apart, in standard deviations of normalised pixels.
-_SPREAD = 0.15
+_SPREAD = 0.5
 # Where an image may change with slopes below this share of the largest, it is not determined.
 _FLAT = 1e-4
 # Directions that are differentiated together.
