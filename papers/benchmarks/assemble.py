@@ -61,7 +61,7 @@ def join_records(records: Sequence[Record]) -> dict[Key, Record]:
 
 
 def join_people(lines: Sequence[Record]) -> Record:
-    """One line of several of the same cell; a person who is in two counts as in the first.
+    """One line of several of the same cell; a person who is in two counts as in the longer.
 
     Example:
         >>> parts = [{"seepage": 1.0, "standard": None, "statistic": "mean", "each": {"a.0": 1.0}},
@@ -69,7 +69,7 @@ def join_people(lines: Sequence[Record]) -> Record:
         >>> join_people(parts)["seepage"], join_people(parts)["people"]
         (2.0, 2)
     """
-    first, *rest = lines
+    first, *rest = sorted(lines, key=lambda line: -len(line["each"] or ()))
     used = [first]
     for line in rest:
         known = {who for one in used for who in one["each"]}
@@ -130,6 +130,8 @@ def main() -> None:
     made = Reproduction(table, scale, lines, seconds).plain()
     told_before = [record["note"] for record in records if "note" in record]
     note = {"note": " ".join([f"Put together from cells of {' and '.join(parts)}.", *told_before])}
+    again = [record["rerun"] for record in records if "rerun" in record]
+    note |= {"rerun": " ".join(again)} if again else {}
     path = FOLDER / f"{options.name}-{scale}.json"
     path.write_text(
         json.dumps({**first, **told, **made, **note}, indent=1) + "\n", encoding="utf-8"

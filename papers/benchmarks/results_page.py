@@ -257,9 +257,9 @@ def _printed(
         "named as the cause is changed: by our attack in the same table, in the experiment, or, "
         "where the paper has one image, of one of ours; "
         f"{counts[PART]} have an experiment that shows a part of the cause or was made on other "
-        f"cells, and {counts[OPEN]} are *open*. Each is counted by the largest run that has it. "
-        "Shown is the widest gap; *ours* is our strongest attack in the same row or column, where "
-        "the table has one. The pages of the papers have every number."
+        f"cells; the rest, {counts[OPEN]}, is *open*. Each is counted by the largest run that "
+        "has it. Shown is the widest gap; *ours* is our strongest attack in the same row or "
+        "column, where the table has one. The pages of the papers have every number."
     )
     yield ""
     header = ["table", "scale", "measure", "printed", "missed", *ENDS, "widest", "paper"]
@@ -297,7 +297,8 @@ def _runs(tables: Sequence[PaperTable], every: Runs) -> Iterator[str]:
     yield (
         "By `seepage reproduce NAME --scale SCALE`, kept in `benchmarks/results/papers/` with "
         "command, commit, machine and seconds; `python -m benchmarks.papers --page` writes these "
-        "pages. *Again* is a run from a clean clone by the same command, with the same verdicts."
+        "pages. *Again* is the same command run from a clean copy of a later commit, with the same "
+        "verdicts."
     )
     yield ""
     header = ["name", "what", *SCALES, "again"]
