@@ -537,6 +537,13 @@ def test_a_search_finds_the_range_of_inputs_that_nobody_declared(photo, low, hig
     assert (found.inputs - truth).norm() < 0.8 * (alone.inputs - truth).norm()
 
 
+def test_what_is_computed_needs_no_range_of_inputs():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
+    normalised = 3 * torch.rand(2, 1, 8, 8) - 1, torch.tensor([2, 7])
+    found = sp.audit_step(model, nn.CrossEntropyLoss(), normalised, steps=30)
+    assert found.scores["psnr"].min() > 100
+
+
 def test_searches_try_several_ranges_only_if_none_is_known(photo):
     model, known = plain_convolutional(), sp.Threat(knows_labels=True)
     batch = torch.cat([photo[0], 1 - photo[0]]), torch.tensor([0, 1])

@@ -12,7 +12,7 @@ from typing import Literal
 from torch import Tensor
 
 from seepage.attacks import ATTACKS
-from seepage.attacks.applicability import check_applicability, explain_refusals
+from seepage.attacks.applicability import Applicability, check_applicability, explain_refusals
 from seepage.attacks.certificate import EXPLAINED
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.digest import digest, stable_repr
@@ -173,20 +173,9 @@ class Auto:
     ) -> tuple[Reconstruction | None, _Searched | None]:
         """What a closed form gives, or the search that is left to do."""
         found = check_applicability(seen)
-        computed: dict[str, Reconstruction] = {}
-        refused = dict(found.refused)
-        for option in found.chosen:
-            if option.options or not self.closed_forms:
-                continue
-            try:
-                # Only steps of searches count.
-                with listen(lambda *_: None):
-                    guess = option.attack(seen, rng=rng.fork(option.name))
-            except SeepageError as error:
-                refused[option.name] = str(error)
-                continue
-            guess = computed[option.name] = _name(guess, option.name)
-            if guess.certificate is not None and guess.certificate.unique:
+        computed, refused = self._solve(seen, found, rng)
+        for guess in computed.values():
+            if _is_proved(guess):
                 return guess, None
         searches = list_contenders(seen, found)
         if searches:
@@ -207,6 +196,31 @@ class Auto:
         if computed:
             return max(computed.values(), key=_weigh), None
         raise NotApplicable(explain_refusals(refused))
+
+    def prove(self, seen: Observation, *, rng: Rng) -> Reconstruction | None:
+        """What a closed form proves; None if that is left to a search."""
+        computed, _ = self._solve(seen, check_applicability(seen), rng)
+        return next(filter(_is_proved, computed.values()), None)
+
+    def _solve(
+        self, seen: Observation, found: Applicability, rng: Rng
+    ) -> tuple[dict[str, Reconstruction], dict[str, str]]:
+        """The guesses of closed forms, none after one that is proved, and why others have none."""
+        computed, refused = dict[str, Reconstruction](), dict(found.refused)
+        for option in found.chosen:
+            if option.options or not self.closed_forms:
+                continue
+            try:
+                # Only steps of searches count.
+                with listen(lambda *_: None):
+                    guess = option.attack(seen, rng=rng.fork(option.name))
+            except SeepageError as error:
+                refused[option.name] = str(error)
+                continue
+            computed[option.name] = _name(guess, option.name)
+            if _is_proved(guess):
+                break
+        return computed, refused
 
     def has_time_to_rehearse(self, seen: Observation) -> bool:
         """Whether so many steps fit into the time that some are rehearsed."""
@@ -329,6 +343,10 @@ def _weigh(guess: Reconstruction) -> tuple[float, float]:
     explains = proof is not None and proof.residual <= EXPLAINED
     sure = 0.0 if guess.confidence is None else float(guess.confidence.sum())
     return float(explains), sure
+
+
+def _is_proved(guess: Reconstruction) -> bool:
+    return guess.certificate is not None and bool(guess.certificate.unique)
 
 
 def _contradicts(guess: Reconstruction) -> bool:

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from seepage.core import Attack, Batch, Domain, Observation, Rng, Task
+from seepage.core import Attack, Batch, Domain, Observation, Reconstruction, Rng, Task
 from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue, NotApplicable, summarise_error
 from seepage.domains import Image, Signal
@@ -86,6 +86,9 @@ class Searches(Protocol):
 
     def search_alone(self, seen: Observation, /) -> Attack | None:
         """The attack without closed forms; None if it only computes or only searches anyway."""
+
+    def prove(self, seen: Observation, /, *, rng: Rng) -> Reconstruction | None:
+        """What it computes and proves; None if that is left to its search."""
 
 
 def _predict_labels(task: Task, inputs: Tensor, rng: Rng) -> Tensor:

@@ -120,11 +120,12 @@ class FindRange:
 
     A search in too wide a range keeps the noise that it began with, and in too narrow a range it
     cannot explain the update. So the objective tells which range is right, and no truth is needed.
+    What can be computed and proved needs no range but the widest.
 
     Args:
         attack: The attack.
-        ranges: Lowest and highest values to try, in the bounds of the domain; the first is kept if
-            no search runs.
+        ranges: Lowest and highest values to try, in the bounds of the domain; the first is the
+            widest, and kept if no search runs.
         steps: Steps of the search in each range.
         seconds: How long these may take together at most; None for as long as they take.
     """
@@ -137,6 +138,10 @@ class FindRange:
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Probe every range, and attack in the best."""
         require_key(rng)
+        if isinstance(self.attack, Searches):
+            proved = self.attack.prove(_narrow(observation, self.ranges[0]), rng=rng)
+            if proved is not None:
+                return proved
         steps = self._fit(observation)
         lowest: dict[tuple[float, float], float] = {}
         for bounds in self.ranges:
