@@ -36,6 +36,7 @@ def seeds(*shape):
 
 
 CLASSES = torch.tensor([0, 1, 2, 2])
+SHARES = (3 * seeds(4, 3)).softmax(1)
 MASK = torch.tensor([[1.0, 0, 1], [1, 1, 1], [0, 0, 1], [0, 0, 0]])
 # Outputs, the loss, and everything behind the inputs in a batch of four.
 LOSSES = {
@@ -47,6 +48,7 @@ LOSSES = {
     "one label": (1, nn.BCEWithLogitsLoss(pos_weight=torch.tensor(3.0)), (seeds(4, 1).round(),)),
     "class weights": (3, nn.CrossEntropyLoss(weight=CLASS_WEIGHTS), (CLASSES,)),
     "label smoothing": (3, nn.CrossEntropyLoss(label_smoothing=0.1), (CLASSES,)),
+    "shares of classes": (3, nn.CrossEntropyLoss(), (SHARES,)),
     "a class left out": (3, nn.CrossEntropyLoss(ignore_index=1), (CLASSES,)),
     "sample weights": (3, weighted, (CLASSES, torch.tensor([0.3, 1.0, 2.0, 0.5]))),
     "a mask": (3, masked, (3 * seeds(4, 3), MASK)),
@@ -113,6 +115,7 @@ PROBABILITIES = {
     "log-softmax": (nn.LogSoftmax(1), nn.NLLLoss(), CLASSES),
     "log-softmax, class weights": (nn.LogSoftmax(1), nn.NLLLoss(CLASS_WEIGHTS), CLASSES),
     "log-softmax, a function": (nn.LogSoftmax(1), lambda o, t: functional.nll_loss(o, t), CLASSES),
+    "log-softmax, shares": (nn.LogSoftmax(1), nn.KLDivLoss(reduction="batchmean"), SHARES),
     "sigmoid": (nn.Sigmoid(), nn.BCELoss(), seeds(4, 3).round()),
     "sigmoid, a function": (nn.Sigmoid(), functional.binary_cross_entropy, seeds(4, 3).round()),
 }

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from seepage.attacks import ATTACKS
 from seepage.attacks.applicability import Applicability, check_applicability, explain_refusals
-from seepage.attacks.certificate import EXPLAINED
-from seepage.core import Attack, Observation, Reconstruction, Rng
+from seepage.attacks.certificate import EXPLAINED, residual
+from seepage.attacks.labels.read_targets import fit_targets
+from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng
 from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, UnknownName
 from seepage.core.plugins import Catalogue
@@ -217,7 +218,7 @@ class Auto:
             except SeepageError as error:
                 refused[option.name] = str(error)
                 continue
-            computed[option.name] = _name(guess, option.name)
+            guess = computed[option.name] = _name(_fit_labels(seen, guess), option.name)
             if _is_proved(guess):
                 break
         return computed, refused
@@ -343,6 +344,17 @@ def _weigh(guess: Reconstruction) -> tuple[float, float]:
     explains = proof is not None and proof.residual <= EXPLAINED
     sure = 0.0 if guess.confidence is None else float(guess.confidence.sum())
     return float(explains), sure
+
+
+def _fit_labels(seen: Observation, guess: Reconstruction) -> Reconstruction:
+    """A closed form that read classes where there were probabilities gets these."""
+    if seen.labels is not None or not _contradicts(guess):
+        return guess
+    labels = fit_targets(seen, guess.inputs)
+    if labels is None:
+        return guess
+    explained = Certificate(residual(seen, guess.inputs, labels))
+    return replace(guess, labels=labels, certificate=explained)
 
 
 def _is_proved(guess: Reconstruction) -> bool:

@@ -13,6 +13,7 @@ from seepage.attacks.labels.label_evidence import require_batch_size
 from seepage.clients.gradient import Gradient
 from seepage.core import Observation, Rng, Task
 from seepage.core.errors import NotApplicable
+from seepage.core.observation import Simulate
 from seepage.probing.heads import Head, classifier_head
 
 # Relative error up to which the slope of the loss at a target is the one that was seen.
@@ -106,28 +107,62 @@ def fit_targets(observation: Observation, inputs: Tensor) -> Tensor | None:
     """Targets `(B, *shape)` with which given inputs explain the update; None if none are found.
 
     The update is linear in the slopes at the outputs, whatever the loss. So these solve a linear
-    system, and the targets follow as in `read_targets`.
+    system, and the targets follow as in `read_targets`. Probabilities of classes solve one
+    themselves, as far as the update is linear in them, and sum up to one.
     """
     task, shape = observation.task, observation.task.target_shape
     if shape == (0,):
         return task.blank_labels(len(inputs))
     size = len(inputs) * math.prod(task.output_shape)
-    if shape is None or shape != task.output_shape or size > _MOST_NUMBERS:
+    if shape not in (None, task.output_shape) or size > _MOST_NUMBERS:
+        return None
+    wanted = observation.update.flat().double()
+    for fit in (_fit_slopes, _fit_probabilities):
+        targets = fit(observation, inputs, wanted)
+        if targets is None:
+            continue
+        off = (observation.simulate(inputs, targets).flat().detach().double() - wanted).norm()
+        if bool(off <= _EXPLAINED * wanted.norm()):
+            return targets
+    return None
+
+
+def _fit_slopes(observation: Observation, inputs: Tensor, wanted: Tensor) -> Tensor | None:
+    task, shape = observation.task, observation.task.target_shape
+    if shape is None:
         return None
     # A loss with given slopes.
     sloped = replace(task, loss=lambda o, t: (o * t).flatten(1).sum(1), target_shape=shape)
-    linear = observation.simulate.with_task(sloped)
-    units = torch.eye(size, device=inputs.device).reshape(size, len(inputs), *shape).to(inputs)
-    columns = torch.stack([linear(inputs, one).flat().detach().double() for one in units], dim=1)
-    wanted = observation.update.flat().double()
+    columns = _list_columns(observation.simulate.with_task(sloped), inputs, shape)
     solved = torch.linalg.lstsq(columns, wanted[:, None]).solution[:, 0]
     if not bool(solved.isfinite().all()):
         return None
     with torch.no_grad():
         outputs = task.outputs(task.parameters, inputs).double()
-    targets = _invert_slopes(task, outputs, solved.reshape(outputs.shape)).to(inputs)
-    off = (observation.simulate(inputs, targets).flat().detach().double() - wanted).norm()
-    return targets if bool(off <= _EXPLAINED * wanted.norm()) else None
+    return _invert_slopes(task, outputs, solved.reshape(outputs.shape)).to(inputs)
+
+
+def _fit_probabilities(observation: Observation, inputs: Tensor, wanted: Tensor) -> Tensor | None:
+    shape, size = observation.task.output_shape, len(inputs)
+    if len(shape) != 1:
+        return None
+    try:
+        at_zero = observation.simulate(inputs, inputs.new_zeros(size, *shape)).flat().detach()
+        columns = _list_columns(observation.simulate, inputs, shape) - at_zero.double()[:, None]
+    except Exception:  # noqa: BLE001 - the loss of a user may refuse such targets by any error
+        return None
+    sums = torch.eye(size).repeat_interleave(shape[0], dim=1).to(columns) * columns.norm()
+    system = torch.cat([columns, sums])
+    right = torch.cat([wanted - at_zero, sums[:, 0].max().expand(size)])
+    solved: Tensor = torch.linalg.lstsq(system, right[:, None]).solution
+    return solved.reshape(size, *shape).clamp(0, 1).to(inputs)
+
+
+def _list_columns(simulate: Simulate, inputs: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The update for each unit vector of targets, `(P, B * K)`."""
+    size = len(inputs) * math.prod(shape)
+    units = torch.eye(size, device=inputs.device).reshape(size, len(inputs), *shape).to(inputs)
+    return torch.stack([simulate(inputs, one).flat().detach().double() for one in units], dim=1)
 
 
 def _read_head(observation: Observation, head: Head) -> tuple[Tensor, Tensor]:
