@@ -112,6 +112,10 @@ def test_numbers_that_make_the_bound_vacuous_get_one_sentence(given, words):
 def test_a_mechanism_of_another_shape_and_a_wrong_defense_get_one_sentence():
     with pytest.raises(InvalidValue, match="to release"):
         sp.audit_epsilon(lambda gradients, *, rng: gradients, **PROMISE)
+    with pytest.raises(InvalidValue, match="got ndarray"):
+        sp.audit_epsilon(lambda gradients, *, rng: gradients.sum(1).numpy(), **PROMISE)
+    with pytest.raises(InvalidValue, match="got NaN"):
+        sp.audit_epsilon(lambda gradients, *, rng: math.nan * gradients.sum(1), **PROMISE)
     with pytest.raises(InvalidValue, match="from per-example to aggregate"):
         PrivateSteps(sp.AddGaussian(1.0))
     with pytest.raises(InvalidValue, match="sample_rate"):
@@ -138,6 +142,7 @@ def test_one_run_elsewhere_is_bounded_as_its_canaries_say():
         (torch.zeros(8), torch.zeros(7, dtype=torch.bool), "a score and a bool"),
         (torch.zeros(8), torch.zeros(8), "a score and a bool"),
         (torch.zeros(8), torch.zeros(8, dtype=torch.bool), "cannot refute"),
+        (torch.full((8,), math.nan), torch.zeros(8, dtype=torch.bool), "got NaN"),
     ],
 )
 def test_canaries_that_can_tell_nothing_get_one_sentence(scores, coins, words):

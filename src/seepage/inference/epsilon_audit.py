@@ -218,11 +218,12 @@ def audit_epsilon(
         rows[torch.arange(len(chosen)), chosen] = loud
         gradients = signs[:, None, None] * rows
         released = mechanism(gradients, rng=key)
-        if released.shape != (steps, entries):
+        if not isinstance(released, Tensor) or released.shape != (steps, entries):
+            got = tuple(released.shape) if isinstance(released, Tensor) else type(released).__name__
             raise InvalidValue(
-                f"expected the mechanism to release (T, P) = {(steps, entries)}, got "
-                f"{tuple(released.shape)}"
+                f"expected the mechanism to release a tensor (T, P) = {(steps, entries)}, got {got}"
             )
+        _require_numbers(released)
         return (signs[:, None] * released.detach().cpu()).sum(0)
 
     nobody, first = torch.zeros(0, dtype=torch.long), torch.zeros(1, dtype=torch.long)
@@ -274,6 +275,7 @@ def audit_one_run(
             "expected a score and a bool for each canary, got shapes "
             f"{tuple(scores.shape)} and {tuple(coins.shape)} with {coins.dtype}"
         )
+    _require_numbers(scores)
     _check_numbers(claimed, delta, 1, 4, len(scores), confidence, 1.0)
     _require_power(claimed, delta, 0, len(scores), confidence)
     error = 1 - confidence
@@ -290,6 +292,12 @@ def audit_one_run(
         trials=0,
         canaries=len(scores),
     )
+
+
+def _require_numbers(released: Tensor) -> None:
+    """NaN is neither above nor below a threshold, so that no canary would be found."""
+    if bool(released.isnan().any()):
+        raise InvalidValue("expected a training that releases numbers, got NaN; check it")
 
 
 def _check_numbers(
