@@ -388,8 +388,8 @@ def test_what_cannot_be_audited_is_said_in_one_sentence(model, loss, batch, erro
     [
         ({"defense": "Prune"}, "expected a defense such as"),
         ({"defense": sp.Prune}, "expected a defense such as"),
-        ({"others": torch.rand(8, 2)}, r"like those of the batch, \(4,\) each .*, got \(8, 2\)"),
-        ({"others": torch.full((4, 4), torch.nan), "domain": (0, 1)}, "with NaN or infinity"),
+        ({"others": torch.rand(8, 2)}, r"like those of the batch, \(4,\) each, got \(8, 2\)"),
+        ({"others": torch.full((4, 4), torch.nan), "domain": (0, 1)}, "got NaN or infinity"),
         ({"public": torch.rand(8, 2)}, "expected others and public inputs like those"),
         ({"threat": "strongest"}, "expected a threat such as"),
         ({"domain": sp.domains.Image((1, 2, 3))}, r"of shape \(4,\), got one of \(1, 2, 3\)"),
@@ -542,6 +542,23 @@ def test_what_is_computed_needs_no_range_of_inputs():
     normalised = 3 * torch.rand(2, 1, 8, 8) - 1, torch.tensor([2, 7])
     found = sp.audit_step(model, nn.CrossEntropyLoss(), normalised, steps=30)
     assert found.scores["psnr"].min() > 100
+
+
+def test_whoever_is_in_the_batch_is_no_stranger_and_not_rehearsed_on():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, 4))
+    everybody, labels = torch.rand(40, 1, 8, 8), torch.arange(40) % 4
+    step = model, nn.CrossEntropyLoss(), (everybody[:4], labels[:4])
+    options = {"steps": 40, "domain": (0, 1)}
+    apart = sp.audit_step(*step, others=everybody[4:], **options)
+    mixed = sp.audit_step(*step, others=everybody, **options)
+    for one, other in zip(apart.records, mixed.records, strict=True):
+        assert one.identification == other.identification
+    assert torch.equal(apart.scores["psnr"], mixed.scores["psnr"])
+    assert "4 of the others or public inputs are in the batch and were left out" in mixed.notes
+    with pytest.raises(InvalidValue, match="got 0 who are not in it"):
+        sp.audit_step(*step, others=everybody[:4], **options)
+    with pytest.raises(InvalidValue, match=r"must be like the batch: expected inputs in \[0, 1\]"):
+        sp.audit_step(*step, others=3 * everybody - 1, **options)
 
 
 def test_searches_try_several_ranges_only_if_none_is_known(photo):

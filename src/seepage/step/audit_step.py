@@ -193,6 +193,7 @@ def audit_step(
             notes = (*notes, _BATCHNORM)
         people = read_people(task, private, others, labels_of_others, public)
         who, shape = people.attacked, tuple(private.inputs.shape[1:])
+        notes = (*notes, people.note) if people.note else notes
         unlabelled = others is not None and labels_of_others is None
         if unlabelled and class_numbers(private.labels) is not None:
             notes = (*notes, _UNLABELLED)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from seepage.audit.record import CANARIES
 from seepage.audit.targets import Target
-from seepage.core import Batch, Rng, Task
+from seepage.core import Batch, Domain, Rng, Task
 from seepage.core.errors import InvalidValue
 from seepage.rehearsal import PublicData
 from seepage.scoring.gallery import FEWEST, Gallery
@@ -28,11 +28,13 @@ class _StepPeople:
         attacked: Those in the batch, with everybody among whom they are looked for.
         canaries: Batches of others for the positive control.
         public: What `auto` rehearses on; None if inputs have to be made up.
+        note: Whether some of the others were in the batch; empty if none were.
     """
 
     attacked: Target
     canaries: Sequence[Target]
     public: PublicData | None
+    note: str = ""
 
 
 def read_people(
@@ -45,7 +47,9 @@ def read_people(
     """Sort people into those attacked, canaries, and those whom the adversary may know.
 
     Canaries have the labels of the batch as far as possible. They are taken out of the last quarter
-    of the others, on whom nobody rehearses: the adversary must not see which they are.
+    of the others, on whom nobody rehearses: the adversary must not see which they are. Whoever is
+    in the batch is left out of all others: the adversary must not have the truth, and a guess that
+    fits somebody else of the batch as well would speak against both.
 
     Args:
         task: The network, with the domain of the inputs.
@@ -55,6 +59,12 @@ def read_people(
         public: What to rehearse on instead of the others who are left.
     """
     size, shape = len(private), task.domain.shape
+    truth, left_out = private.inputs.reshape(-1, *shape).cpu(), 0
+    if others is not None:
+        others = _shape(others, task.domain)
+        kept = _find_strangers(truth, others)
+        left_out, others = len(others) - len(kept), others[kept]
+        labels = None if labels is None else labels[kept.to(labels.device)]
     reserved = max(size * math.ceil(CANARIES / size), 0 if others is None else len(others) // 4)
     if labels is not None and (labels.ndim, private.labels.ndim) != (1, 1):
         labels = None
@@ -67,9 +77,30 @@ def read_people(
     elif public is None and others is not None and len(others) > reserved:
         public = PublicData(others[:-reserved])
     if public is not None:
-        public = replace(public, inputs=_shape(public.inputs, shape))
+        inputs = _shape(public.inputs, task.domain)
+        kept = _find_strangers(truth, inputs)
+        left_out += len(inputs) - len(kept)
+        labels = None if public.labels is None else public.labels[kept.to(public.labels.device)]
+        public = replace(public, inputs=inputs[kept], labels=labels)
     canaries = [] if others is None else _choose_canaries(attacked)
-    return _StepPeople(attacked, canaries, public)
+    note = f"{left_out} of the others or public inputs are in the batch and were left out"
+    return _StepPeople(attacked, canaries, public, note if left_out else "")
+
+
+def _find_strangers(truth: Tensor, inputs: Tensor) -> Tensor:
+    """Numbers of the inputs that are not in the batch.
+
+    A person is left out once: further copies are others whom nothing tells apart from this one.
+
+    Example:
+        >>> _find_strangers(torch.tensor([[1], [2]]), torch.tensor([[2], [3], [2], [1]])).tolist()
+        [1, 2]
+    """
+    strange = torch.ones(len(inputs), dtype=torch.bool)
+    for one in truth.to(inputs):
+        copies = (inputs == one).flatten(1).all(1) & strange
+        strange[copies.nonzero().flatten()[:1]] = False
+    return strange.nonzero().flatten()
 
 
 def _put_alike_last(labels: Tensor, wanted: Tensor, reserved: int) -> Tensor:
@@ -96,14 +127,11 @@ def _gather(task: Task, private: Batch, others: Tensor | None, labels: Tensor | 
     """The people in the batch, beside those whom a guess without any update is made of."""
     shape = task.domain.shape
     shaped = Batch(private.inputs.reshape(-1, *shape).cpu(), private.labels.cpu())
-    if others is None:
-        pool = task.domain.sample(max(_POOL, len(private)), rng=Rng(0))
-    else:
-        pool = _shape(others, shape)
+    pool = task.domain.sample(max(_POOL, len(private)), rng=Rng(0)) if others is None else others
     if len(pool) < len(private):
         raise InvalidValue(
-            f"expected others to be at least as many as the batch, got {len(pool)} for "
-            f"{len(private)}; give more of them, or none"
+            f"expected others to be at least as many as the batch, got {len(pool)} who are not in "
+            f"it for {len(private)}; give more of them, or none"
         )
     return Target(
         "step",
@@ -147,12 +175,17 @@ def _choose_canaries(who: Target) -> list[Target]:
     ]
 
 
-def _shape(inputs: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _shape(inputs: Tensor, domain: Domain) -> Tensor:
     """Inputs of other people on the CPU, in float32 and this shape; tokens stay whole numbers."""
     kept = inputs.detach().cpu()
-    if kept.shape[1:].numel() != math.prod(shape) or not bool(kept.isfinite().all()):
+    if kept.shape[1:].numel() != math.prod(domain.shape):
         raise InvalidValue(
-            f"expected others and public inputs like those of the batch, {shape} each and finite, "
-            f"got {tuple(kept.shape)}{'' if kept.isfinite().all() else ' with NaN or infinity'}"
+            f"expected others and public inputs like those of the batch, {domain.shape} each, got "
+            f"{tuple(kept.shape)}"
         )
-    return (kept.float() if kept.is_floating_point() else kept).reshape(-1, *shape)
+    kept = (kept.float() if kept.is_floating_point() else kept).reshape(-1, *domain.shape)
+    try:
+        domain.check(kept)
+    except InvalidValue as error:
+        raise InvalidValue(f"others and public inputs must be like the batch: {error}") from None
+    return kept
