@@ -113,6 +113,15 @@ def test_the_peak_reaches_the_metrics():
     assert torch.allclose(tenfold["psnr"], score(guess, batch)["psnr"], atol=1e-4)
 
 
+@pytest.mark.parametrize(("scale", "low"), [(2.0, -1.0), (255.0, 0.0)])
+def test_inputs_of_another_range_are_refused_until_it_is_given(scale, low):
+    truth = low + scale * torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    batch, guess = Batch(truth, torch.tensor([0, 1])), Reconstruction(truth + 0.01 * scale)
+    with pytest.raises(InvalidValue, match="give their range as low= and peak="):
+        score(guess, batch)
+    assert score(guess, batch, low=low, peak=scale)["psnr"].tolist() == pytest.approx([40, 40])
+
+
 def test_the_mean_guess_errs_by_the_variance_of_the_pool():
     pool = rng(1).uniform((200, 6))
     guess = mean_guess(pool.mean(0), 200)

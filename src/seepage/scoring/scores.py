@@ -235,6 +235,12 @@ def score(
              1    inf      1
              0  6.021      0
     """
+    outside = (batch.inputs < low - peak / 255) | (batch.inputs > low + peak * 256 / 255)
+    if batch.inputs.is_floating_point() and bool(outside.any()):
+        raise InvalidValue(
+            f"expected private inputs in [{low:g}, {low + peak:g}], got {int(outside.sum())} of "
+            f"{outside.numel()} values outside; give their range as low= and peak= (its width)"
+        )
     paired = pair(guess, batch, peak=peak, low=low, domain=domain)
     return Scores(paired, applicable(paired) if metrics is None else tuple(metrics))
 
