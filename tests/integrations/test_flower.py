@@ -254,6 +254,20 @@ def test_nothing_is_sent_that_a_defense_could_not_reach(batch, broadcast):
         ask_with_control(as_mod(sp.Prune(0.9)), batch=batch, broadcast=broadcast)
 
 
+@pytest.mark.parametrize(
+    ("name", "got"), [("new", "got none of that name"), ("1.weight", r"got \(\d+, \d+\) there")]
+)
+def test_an_array_that_was_not_broadcast_is_not_sent(batch, name, got):
+    def add(message, context, call_next):
+        reply = call_next(message, context)
+        arrays = reply.content["arrays"].to_torch_state_dict()
+        reply.content["arrays"] = ArrayRecord({**arrays, name: torch.ones(1, 1)})
+        return reply
+
+    with pytest.raises(InvalidValue, match=got):
+        ask(app(as_mod(sp.Clip(1.0)), add, batch=batch))
+
+
 def test_a_folder_that_cannot_be_written_to_later_is_a_line_in_the_log(batch, recorder, caplog):
     recorder.folder.rmdir()
     recorder.folder.write_text("in the way")

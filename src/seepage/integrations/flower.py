@@ -171,7 +171,7 @@ back; give a defense of whole updates such as Clip, AddGaussian or Prune
                 )
             after = _read_arrays(reply.content, names)
             key = Rng(secrets.randbits(62) if seed is None else seed).fork(number, client)
-            moved = {name: after[name] - before[name] for name in select_moved(after)}
+            moved = {name: _subtract(name, after, before) for name in select_moved(after)}
             shared = links(Update(moved, kind="difference"), rng=key).tensors
             defended = [
                 (before[n] + shared[n]).to(t.dtype) if n in shared else t for n, t in after.items()
@@ -180,6 +180,16 @@ back; give a defense of whole updates such as Clip, AddGaussian or Prune
         return reply
 
     return defend
+
+
+def _subtract(name: str, after: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> Tensor:
+    if name not in before or before[name].shape != after[name].shape:
+        got = f"{tuple(before[name].shape)} there" if name in before else "none of that name"
+        raise InvalidValue(
+            f"expected {name!r} of the reply, {tuple(after[name].shape)}, in the message too, so "
+            f"that its change can be defended, got {got}; the reply is not sent"
+        )
+    return after[name] - before[name]
 
 
 def masked_mod(
