@@ -46,10 +46,18 @@ def test_only_chosen_steps_are_audited_each_with_a_page(tmp_path):
     assert (audit.path(2) / "report.html").is_file()
 
 
-def test_a_step_that_was_audited_before_is_left_out(tmp_path):
+def test_a_step_that_was_audited_before_is_left_out_and_that_is_said(tmp_path, caplog):
     train(AuditSteps(tmp_path, domain=(0, 1), steps=20))
-    again = AuditSteps(tmp_path, domain=(0, 1), steps=20)
+    assert "already" not in caplog.text
+    again = AuditSteps(tmp_path, at=(0, 7), domain=(0, 1), steps=20)
     assert not again.wants(0)
+    assert "1 of the steps, the first of them 0, have a folder in" in caplog.text
+
+
+def test_a_batch_of_a_model_with_its_own_loss_is_told_of_it(tmp_path, caplog):
+    batch = {"input_ids": torch.tensor([[1, 2, 3]]), "labels": torch.tensor([[1, 2, 3]])}
+    assert AuditSteps(tmp_path)(0, nn.Linear(3, 2), batch, {}) is None
+    assert "loss=None takes the loss of a Hugging Face model itself" in caplog.text
 
 
 def test_a_step_that_cannot_be_audited_is_a_line_in_the_log(tmp_path, caplog):

@@ -35,7 +35,7 @@ class AuditSteps:
     """Audits chosen steps of a training, writes a page for each, and never stops the training.
 
     If a step cannot be audited, a warning is logged and training goes on. A step whose folder is
-    there already is left out. Of several processes only the first audits.
+    there already is left out, which is logged at once. Of several processes only the first audits.
 
     Args:
         folder: Each step gets a folder in it; `seepage dashboard FOLDER` shows all.
@@ -72,7 +72,7 @@ class AuditSteps:
     domain: Domain | tuple[float, float] | None = None
     defense: Protection | None = None
     threat: Threat | None = None
-    others: Tensor | None = None
+    others: Tensor | PublicData | None = None
     public: PublicData | Tensor | None = None
     attacks: Sequence[str | Attack] | None = None
     effort: EffortName = "quick"
@@ -83,8 +83,15 @@ class AuditSteps:
     results: dict[int, StepAudit] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Find out now that nothing could be written."""
+        """Find out now that nothing could be written, or that all of it was."""
         object.__setattr__(self, "folder", _make_folder(self.folder))
+        done = [number for number in self.at if self.path(number).exists()]
+        if done:
+            _LOG.warning(
+                "%d of the steps, the first of them %d, have a folder in %s already and are left "
+                "out; choose another folder for another training",
+                *(len(done), done[0], self.folder),
+            )
 
     def wants(self, number: int) -> bool:
         """Whether this process audits the step."""
@@ -136,7 +143,9 @@ class AuditSteps:
             if self.then is not None:
                 self.then(number, result)
         except Exception as error:  # noqa: BLE001 - whatever fails here, the training goes on
-            _LOG.warning("step %d was not audited: %s", number, summarise_error(error))
+            own_loss = isinstance(batch, Mapping) and self.loss is not None
+            hint = "; loss=None takes the loss of a Hugging Face model itself" if own_loss else ""
+            _LOG.warning("step %d was not audited: %s%s", number, summarise_error(error), hint)
         return self.results.get(number)
 
 
