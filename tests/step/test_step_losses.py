@@ -31,6 +31,10 @@ def masked(outputs, targets, mask):
     return ((outputs - targets).square() * mask).sum() / mask.sum()
 
 
+def two_classes(outputs, classes):
+    return sum(functional.cross_entropy(outputs[:, 3 * i :][:, :3], classes[:, i]) for i in (0, 1))
+
+
 def seeds(*shape):
     return torch.rand(*shape, generator=torch.Generator().manual_seed(3))
 
@@ -51,6 +55,7 @@ LOSSES = {
     "shares of classes": (3, nn.CrossEntropyLoss(), (SHARES,)),
     "a class left out": (3, nn.CrossEntropyLoss(ignore_index=1), (CLASSES,)),
     "sample weights": (3, weighted, (CLASSES, torch.tensor([0.3, 1.0, 2.0, 0.5]))),
+    "two classes each": (6, two_classes, (torch.stack([CLASSES, CLASSES.flip(0)], 1),)),
     "a mask": (3, masked, (3 * seeds(4, 3), MASK)),
     "no labels": (12, nn.MSELoss(), ()),
 }

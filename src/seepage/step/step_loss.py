@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import torch
@@ -208,6 +208,11 @@ def read_loss(
         shape = tuple(labels.shape[1:]) if labels.is_floating_point() else None
         shape = None if _reads_classes(loss, outputs) else shape
         return _StepLoss(unreduced, reduction, labels, shape, own=loss)
+    return _read_packed_loss(loss, outputs, targets)
+
+
+def _read_packed_loss(loss: AnyLoss, outputs: Tensor, targets: Sequence[Tensor]) -> _StepLoss:
+    """Read a loss whose targets can be simulated for an adversary who knows them."""
     packing = _PackedTargets.of(targets)
     packed, own = packing.pack(targets).to(outputs), _OfParts(loss, packing)
     return _StepLoss(*unreduce_loss(own, outputs, packed), packed, own=own)
@@ -232,9 +237,8 @@ def _read_text_loss(loss: AnyLoss, outputs: Tensor, inputs: Tensor, labels: Tens
         padding = unlabelled[0] if len(unlabelled) == 1 else None
         if torch.equal(labels, _label_text(inputs, padding)):
             return _read_loss_of_inputs(_OfText(loss, padding), outputs, inputs)
-    packing = _PackedTargets.of([labels])
-    own, packed = _OfParts(loss, packing), packing.pack([labels]).to(outputs)
-    return _StepLoss(*unreduce_loss(own, outputs, packed), packed, tuple(packed.shape[1:]), own=own)
+    read = _read_packed_loss(loss, outputs, [labels])
+    return replace(read, target_shape=tuple(read.labels.shape[1:]))
 
 
 @dataclass(frozen=True)
@@ -261,7 +265,7 @@ def _read_place_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> _StepLos
             if torch.allclose(value, same, rtol=_CLOSE):
                 unreduced = unreduce_loss(loss, outputs, shares)
                 return _StepLoss(*unreduced, shares, tuple(shares.shape[1:]), own=_OfPlaces(loss))
-    return _StepLoss(*unreduce_loss(loss, outputs, labels), labels)
+    return _read_packed_loss(loss, outputs, [labels])
 
 
 def _reads_classes(loss: AnyLoss, outputs: Tensor) -> bool:
