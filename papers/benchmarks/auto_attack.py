@@ -42,8 +42,7 @@ from seepage.core import (
 from seepage.core.errors import SeepageError
 from seepage.core.race import Race
 from seepage.data.dataset import Dataset
-from seepage.rehearsal import Auto, PublicData
-from seepage.rehearsal.auto_attack import EFFORTS
+from seepage.rehearsal import EFFORTS, Auto, PublicData
 from seepage.rehearsal.rehearse import count_steps
 from seepage.rehearsal.simulated_clients import Rehearsal
 from seepage.search.many import attack_many

@@ -5,8 +5,8 @@ import pytest
 
 from seepage.audit.spec_text import SpecSource
 from seepage.audit.trust import find_imports
+from seepage.core.construct import LARGEST, parse_toml
 from seepage.core.errors import InvalidValue, UnreadableFile
-from seepage.core.toml import LARGEST, parse_toml
 
 HOSTILE = {
     # tomllib takes 40 GB for this key.

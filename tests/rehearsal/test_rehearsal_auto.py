@@ -14,12 +14,12 @@ from seepage.audit import Audit, select_targets
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.core.progress import listen, stage
-from seepage.core.race import Race, Trial
+from seepage.core.race import Forecast, Race, Trial
 from seepage.core.reconstruction import Trace
 from seepage.rehearsal import ALL_ATTACKS, EFFORTS, Auto, Effort, auto_attack, make_up, rehearse
-from seepage.rehearsal.combine import MeanOfStarts, keep_sure
+from seepage.rehearsal.combine import MeanOfStarts, combine, keep_sure
+from seepage.rehearsal.effort_plan import Rung
 from seepage.rehearsal.portfolio import Contender, list_contenders
-from seepage.rehearsal.rehearse import Rung, combine, make_forecast
 from seepage.rehearsal.simulated_clients import Rehearsal, is_lost_in_noise, simulate_client
 from seepage.search.runner import Runner
 from seepage.testing import check_attack
@@ -161,7 +161,7 @@ def test_rehearsals_are_stored_and_found_again(photos, task, public, tmp_path, m
 
 def test_a_race_survives_json():
     trials = Trial("a", 20, (10.0, 12.0)), Trial("b", 20, error="no")
-    race = Race("psnr", trials, ("a",), forecast=make_forecast((10.0, 12.0), "psnr"), rising=True)
+    race = Race("psnr", trials, ("a",), forecast=Forecast.of((10.0, 12.0), "psnr"), rising=True)
     assert Race.from_plain(json.loads(json.dumps(asdict(race)))) == race
 
 
@@ -495,7 +495,7 @@ def test_forecasts_cover_nine_in_ten():
     kept = []
     for trial in range(400):
         drawn = 20 + 4 * sp.rng(trial).normal((5,))
-        forecast = make_forecast(drawn[:4].tolist(), "psnr")
+        forecast = Forecast.of(drawn[:4].tolist(), "psnr")
         kept.append(forecast.covers(float(drawn[4])))
     assert 0.85 < sum(kept) / len(kept) < 0.98
 

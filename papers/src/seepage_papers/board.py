@@ -17,7 +17,7 @@ from seepage.audit.spec_text import write_toml, write_value
 from seepage.core import Protection
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 from seepage.data import Dataset
-from seepage.rehearsal.auto_attack import EFFORTS
+from seepage.rehearsal import EFFORTS
 from seepage.report.words import label_defenses
 
 Table = Mapping[str, Any]

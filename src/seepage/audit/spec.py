@@ -18,8 +18,8 @@ from seepage.audit.grid import Audit
 from seepage.audit.spec_text import SpecSource, locate_error
 from seepage.audit.targets import Target
 from seepage.core import LocalComputation, Metric, Paired, Task
+from seepage.core.construct import parse_toml
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, error_path
-from seepage.core.toml import parse_toml
 from seepage.scoring import METRICS, find_metric
 from seepage.threats.threat import Threat
 

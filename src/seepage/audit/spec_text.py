@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from seepage.core.construct import LARGEST, parse_toml
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
-from seepage.core.toml import LARGEST, parse_toml
 from seepage.core.whole_file import read_plain
 
 QUICKSTART = Path(__file__).parent / "quickstart.toml"

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from seepage.core.construct import parse_toml
 from seepage.core.errors import InvalidValue
 from seepage.core.plugins import is_path
-from seepage.core.toml import parse_toml
 from seepage.core.whole_file import PRIVATE_FOLDER, read_plain, write_whole
 
 # Under this name `about` has the seal of the user who began the audit.

@@ -75,8 +75,8 @@ def import_from_here() -> None:
 
 def read_option(written: str) -> tuple[str, Any]:
     """Read a key and its value, written as in a spec; a bare word is a string."""
+    from seepage.core.construct import parse_toml
     from seepage.core.errors import InvalidValue
-    from seepage.core.toml import parse_toml
 
     key, separator, value = written.partition("=")
     if not separator:

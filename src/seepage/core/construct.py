@@ -1,8 +1,10 @@
-"""Calling a constructor with the plain data of a spec, and writing its arguments as plain data."""
+"""Plain data: read from TOML, given to a constructor, and written of its arguments."""
 
 from __future__ import annotations
 
 import inspect
+import re
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from types import UnionType
@@ -14,6 +16,33 @@ from seepage.core.errors import InvalidValue, UnknownName, error_path
 T = TypeVar("T")
 
 _COLLECTING = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+# Bytes of a text, and parts of one key: `tomllib` takes the square of the latter in memory.
+LARGEST = 2**23
+_MOST_PARTS = 200
+_BETWEEN_KEYS = re.compile(r"[][{},=\n]")
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML from anybody, within limits on size, depth and the length of keys and numbers.
+
+    Raises:
+        InvalidValue: If it is not valid, or beyond a limit.
+
+    Example:
+        >>> parse_toml("seeds = [0, 1]")
+        {'seeds': [0, 1]}
+    """
+    if len(text) > LARGEST:
+        raise InvalidValue(f"expected at most {LARGEST} characters, got {len(text)}")
+    parts = max(part.count(".") for part in _BETWEEN_KEYS.split(text))
+    if parts > _MOST_PARTS:
+        raise InvalidValue(f"expected keys of at most {_MOST_PARTS} parts, got {parts}")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise InvalidValue("too many brackets inside each other") from None
+    except ValueError as error:  # also a number of thousands of digits
+        raise InvalidValue(str(error)) from None
 
 
 def construct(name: str, function: Callable[..., T], options: Mapping[str, object]) -> T:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
+
+# The deviation of people's scores that is assumed before any is seen, as if from so many people.
+_SPREAD, _SEEN = {"psnr": 3.0, "feature_accuracy": 0.15}, 3
+# Share of the forecast's interval on either side.
+_TAIL = 0.05
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,28 @@ class Forecast:
     low: float
     middle: float
     high: float
+
+    @classmethod
+    def of(cls, scores: Sequence[float], metric: str, *, gain: float = 0.0) -> Forecast:
+        """Predict the score of one more person.
+
+        Scores are taken as normal, with a mean and a deviation that the rehearsal tells. A
+        deviation of 3 dB, or of 0.15 for shares, is assumed as if three more people had shown it.
+
+        Args:
+            scores: Of rehearsed people.
+            metric: Its name.
+            gain: What more steps than were rehearsed may add.
+        """
+        from scipy.special import stdtrit
+
+        count, mean = len(scores), fmean(scores)
+        freedom = count - 1 + _SEEN
+        squares = sum((value - mean) ** 2 for value in scores) + _SEEN * _SPREAD[metric] ** 2
+        half = float(stdtrit(freedom, 1 - _TAIL)) * math.sqrt(squares / freedom * (1 + 1 / count))
+        most = 1.0 if metric == "feature_accuracy" else math.inf
+        middle = min(most, mean + gain / 2)
+        return cls(max(0.0, mean - half), middle, min(most, mean + gain + half))
 
     def covers(self, score: float) -> bool:
         """Whether a score lies in the interval."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from seepage.core.construct import construct
+from seepage.core.construct import LARGEST, construct, parse_toml
 from seepage.core.errors import (
     DataNotFound,
     InvalidValue,
@@ -27,7 +27,6 @@ from seepage.core.errors import (
     import_extra,
 )
 from seepage.core.rng import Rng
-from seepage.core.toml import LARGEST, parse_toml
 from seepage.core.whole_file import open_plain
 from seepage.data.dataset import DataRequest, Dataset
 from seepage.domains.tabular import Categorical, Column, Continuous, Tabular, round_outwards

@@ -1,6 +1,7 @@
 """The attack that chooses itself: closed forms first, then what rehearsals recommend."""
 
-from seepage.rehearsal.auto_attack import ALL_ATTACKS, EFFORTS, Auto, Effort, auto
+from seepage.rehearsal.auto_attack import ALL_ATTACKS, Auto, auto
+from seepage.rehearsal.effort_plan import EFFORTS, Effort
 from seepage.rehearsal.public_data import PublicData, Rehearses, make_up
 
 __all__ = [

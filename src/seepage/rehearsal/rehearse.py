@@ -25,6 +25,7 @@ from seepage.rehearsal.simulated_clients import Rehearsal, is_lost_in_noise
 from seepage.threats.threat import Threat
 
 if TYPE_CHECKING:
+    from seepage.rehearsal.effort_plan import Rung
     from seepage.rehearsal.portfolio import Contender
     from seepage.rehearsal.public_data import PublicData
 
@@ -38,19 +39,6 @@ _MASKED = {"psnr": 3.0, "feature_accuracy": 0.1}
 _AHEAD = 3.0
 # Who is further behind than this after a round leaves the race.
 _CLEARLY_BEHIND = {"psnr": 3.0, "feature_accuracy": 0.15}
-# The deviation of people's scores that is assumed before any is seen, as if from so many people.
-_SPREAD, _SEEN = {"psnr": 3.0, "feature_accuracy": 0.15}, 3
-# Share of the forecast's interval on either side.
-_TAIL = 0.05
-
-
-@dataclass(frozen=True)
-class Rung:
-    """One round of a race: so many contenders, each on so many batches, for so many steps."""
-
-    contenders: int
-    batches: int
-    steps: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +178,7 @@ def _run(
         trials=tuple(trials),
         chosen=tuple(map(str, team.members)),
         rule=team.rule,
-        forecast=make_forecast(team.scores, metric, gain=gain * team.doublings)
+        forecast=Forecast.of(team.scores, metric, gain=gain * team.doublings)
         if team.scores
         else None,
         rising=gain > _PLATEAU[metric],
@@ -366,28 +354,6 @@ def _is_masked(trials: Sequence[Trial], contenders: Sequence[Contender], metric:
     without = [trial.mean for trial in first if trial.attack in ignoring]
     knowing = [trial.mean for trial in first if trial.attack not in ignoring]
     return bool(without) and max(without) > max(knowing, default=-math.inf) + _MASKED[metric]
-
-
-def make_forecast(scores: Sequence[float], metric: str, *, gain: float = 0.0) -> Forecast:
-    """Predict the score of one more person, with an interval that covers 90 %.
-
-    Scores are taken as normal, with a mean and a deviation that the rehearsal tells. A deviation of
-    3 dB, or of 0.15 for shares, is assumed as if three more people had shown it.
-
-    Args:
-        scores: Of rehearsed people.
-        metric: Its name.
-        gain: What more steps than were rehearsed may add.
-    """
-    from scipy.special import stdtrit
-
-    count, mean = len(scores), fmean(scores)
-    freedom = count - 1 + _SEEN
-    squares = sum((value - mean) ** 2 for value in scores) + _SEEN * _SPREAD[metric] ** 2
-    half = float(stdtrit(freedom, 1 - _TAIL)) * math.sqrt(squares / freedom * (1 + 1 / count))
-    most = 1.0 if metric == "feature_accuracy" else math.inf
-    middle = min(most, mean + gain / 2)
-    return Forecast(max(0.0, mean - half), middle, min(most, mean + gain + half))
 
 
 @lru_cache(maxsize=128)

@@ -21,7 +21,7 @@ from seepage.core.errors import InvalidValue, NotApplicable, explain_errors
 from seepage.core.task import batchnorm_layers, unwrap
 from seepage.defenses import chain
 from seepage.rehearsal import PublicData
-from seepage.rehearsal.auto_attack import EffortName
+from seepage.rehearsal.effort_plan import EffortName
 from seepage.step.model_loss import find_model_loss
 from seepage.step.real_step import (
     RealStep,

@@ -17,7 +17,7 @@ from seepage.core.progress import measure_pace
 from seepage.core.rng import require_key
 from seepage.domains.box import Box
 from seepage.rehearsal import ALL_ATTACKS, EFFORTS, PublicData, auto
-from seepage.rehearsal.auto_attack import EffortName
+from seepage.rehearsal.effort_plan import EffortName
 from seepage.rehearsal.public_data import Searches
 
 # Steps of a search that is asked for by name.

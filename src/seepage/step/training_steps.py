@@ -19,7 +19,7 @@ from seepage.core import Attack, Domain, Protection
 from seepage.core.errors import summarise_error
 from seepage.core.task import batchnorm_layers, unwrap
 from seepage.rehearsal import PublicData
-from seepage.rehearsal.auto_attack import EffortName
+from seepage.rehearsal.effort_plan import EffortName
 from seepage.step.audit_step import audit_step
 from seepage.step.shared_update import describe_random_layers
 from seepage.step.step_inputs import read_batch
