@@ -40,12 +40,12 @@ from seepage.core import (
     Task,
 )
 from seepage.core.errors import SeepageError
+from seepage.core.protocols import attack_many
 from seepage.core.race import Race
 from seepage.data.dataset import Dataset
 from seepage.rehearsal import EFFORTS, Auto, PublicData
 from seepage.rehearsal.rehearse import count_steps
 from seepage.rehearsal.simulated_clients import Rehearsal
-from seepage.search.many import attack_many
 
 FIXED: dict[str, Callable[[int], Attack]] = {
     "inverting, tv 1e-4": lambda n: sp.attacks.inverting_gradients(steps=n, restarts=1, tv=1e-4),

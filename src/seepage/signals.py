@@ -17,7 +17,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _received: list[int] = []
 
 
-class Stopped(KeyboardInterrupt):
+class _Stopped(KeyboardInterrupt):
     """A signal asked this process to end."""
 
 
@@ -45,12 +45,12 @@ def exit_on_signals() -> Iterator[None]:
 
 @contextmanager
 def raise_on_signals() -> Iterator[None]:
-    """Raise `Stopped` on a signal, so that what is at work can be ended properly."""
+    """Raise `_Stopped` on a signal, so that what is at work can be ended properly."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         del frame
         _received.append(number)
-        raise Stopped
+        raise _Stopped
 
     with _handle(stop):
         yield

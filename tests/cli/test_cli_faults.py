@@ -21,8 +21,8 @@ from seepage.audit import Pool, SpecSource, build_spec, load_audit
 from seepage.audit.captured_data import read_capture
 from seepage.audit.choices import Gate
 from seepage.cli import app
+from seepage.cli.options import SafeConsole
 from seepage.cli.run_audit import AuditRequest
-from seepage.cli.safe_console import SafeConsole
 from seepage.core.errors import InvalidValue
 from seepage.report import as_csv
 

@@ -9,7 +9,7 @@ import torch
 
 import seepage as sp
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError
-from seepage.data import table_files
+from seepage.data import table_rows
 from seepage.domains import Categorical, Continuous
 from seepage.report.page.audit_page import audit_page
 
@@ -105,7 +105,7 @@ def test_a_table_may_come_as_columns_or_with_other_separators(written):
 
 
 def test_a_long_table_is_sampled_in_bounded_memory(written, monkeypatch):
-    monkeypatch.setattr(table_files, "MOST_ROWS", 500)
+    monkeypatch.setattr(table_rows, "_MOST_ROWS", 500)
     rows = ([number, number % 7, number % 2] for number in range(60_000))
     path = written(["number", "week day", "label"], rows)
     tracemalloc.start()
@@ -217,7 +217,7 @@ def test_a_parquet_file_is_read_as_the_same_table_in_csv(written, tmp_path):
 def test_a_long_parquet_file_is_sampled_from_all_of_it(tmp_path, monkeypatch):
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
-    monkeypatch.setattr(table_files, "MOST_ROWS", 500)
+    monkeypatch.setattr(table_rows, "_MOST_ROWS", 500)
     numbers = np.arange(20_000)
     table = pyarrow.table({"number": numbers, "label": numbers % 2})
     parquet.write_table(table, tmp_path / "long.parquet")

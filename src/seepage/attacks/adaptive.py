@@ -18,7 +18,7 @@ from seepage.attacks.linear_systems.analytic_fc import features
 from seepage.attacks.unmix import Unmixed
 from seepage.core import Attack, Observation, PreparedBatch, Protection, Reconstruction, Rng, Update
 from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
-from seepage.core.protocols import Stage, needs_labels
+from seepage.core.protocols import Stage, attack_many, needs_labels
 from seepage.defenses import (
     AddGaussian,
     AddLaplace,
@@ -36,7 +36,6 @@ from seepage.defenses.precode import VariationalBottleneck
 from seepage.probing.heads import head_of
 from seepage.search.defense_inversion import AttackPlan, read_signs, read_survivors
 from seepage.search.fidelity import Cosine, GaussianLikelihood, LayerwiseCosine
-from seepage.search.many import attack_many
 from seepage.search.matching import GradientMatching
 from seepage.search.priors import TotalVariation
 from seepage.search.term import Candidate, Term

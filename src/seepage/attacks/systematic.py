@@ -31,6 +31,7 @@ from seepage.core.errors import (
     SeepageError,
     require_at_least,
 )
+from seepage.core.protocols import attack_one
 from seepage.core.rng import require_key
 from seepage.core.task import batchnorm_layers
 from seepage.numerics.schedules import CosineDecay, StepDecay
@@ -38,7 +39,6 @@ from seepage.probing.usable_update import require_usable
 from seepage.search.engine import Engine
 from seepage.search.feature_matching import FeatureMatching
 from seepage.search.fidelity import LayerwiseCosine
-from seepage.search.many import attack_one
 from seepage.search.matching import GradientMatching, together
 from seepage.search.optimisers import Adam
 from seepage.search.priors import BatchNormStatistics, weigh_variation

@@ -13,7 +13,7 @@ from seepage.attacks.certificate import EXPLAINED, residual
 from seepage.attacks.exact_batch.assign_labels import match_one_to_one
 from seepage.core import Attack, Mixing, Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
-from seepage.search.many import attack_many
+from seepage.core.protocols import attack_many
 
 # Most encodings of one round whose 2^(E-1) sign patterns are all tried.
 MOST_SIGNS = 7

@@ -19,7 +19,7 @@ from seepage.core.plugins import Catalogue
 from seepage.core.rng import require_key
 
 
-class RiskScore:
+class _RiskScore:
     """Abstract: one number per example that ranks who is at risk, without an attack."""
 
     name: ClassVar[str]
@@ -46,7 +46,7 @@ class RiskScore:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InversionInfluence(RiskScore):
+class InversionInfluence(_RiskScore):
     """How far the best guess moves when the update changes by standard normal noise delta.
 
         ||(J^T J + eps I)^-1 J^T delta|| / sqrt(d),   eps = damping * lambda_max(J^T J)
@@ -85,7 +85,7 @@ class InversionInfluence(RiskScore):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InfluenceFloor(RiskScore):
+class InfluenceFloor(_RiskScore):
     """A cheap lower bound of inversion influence: one product per change and a power iteration.
 
         ||J^T delta|| / (lambda_max(J^T J) sqrt(d))
@@ -155,7 +155,7 @@ def _solve(jacobian: Jacobian, wanted: Tensor, *, damping: float, iterations: in
 
 
 @dataclass(frozen=True)
-class GradientNorm(RiskScore):
+class GradientNorm(_RiskScore):
     """The norm of the update that each example would share alone: ||g_b||.
 
     Example:
@@ -179,7 +179,7 @@ class GradientNorm(RiskScore):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JacobianNorm(RiskScore):
+class JacobianNorm(_RiskScore):
     """How strongly the update depends on each example's input: ||J_b||_F, J_b = d update / d x_b.
 
     Args:
@@ -203,6 +203,6 @@ class JacobianNorm(RiskScore):
 
 
 _ALL = (GradientNorm, JacobianNorm, InversionInfluence, InfluenceFloor)
-RISKS: Catalogue[Callable[..., RiskScore]] = Catalogue(
+RISKS: Catalogue[Callable[..., _RiskScore]] = Catalogue(
     "risk score", "seepage.risks", {kind.name: kind for kind in _ALL}
 )

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Iterable
 from enum import StrEnum
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 # Numbers in one input: a hundred times as many as a photograph has.
 _LARGEST = 100_000_000
+# Control characters but for the end of a line, and those that turn the
+# direction of text or cannot be encoded.
+_UNSAFE = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 Device = StrEnum("Device", ["auto", "cpu", "cuda"])
 Where = StrEnum("Where", ["local", "ray"])
 CapturedForm = StrEnum("CapturedForm", ["gradient", "difference", "weights_after"])
@@ -53,10 +59,29 @@ NetworkOptions = Annotated[
 ]
 
 
+def _make_printable(text: str) -> str:
+    r"""Replace what a terminal would obey instead of showing it.
+
+    Example:
+        >>> _make_printable("a\x1b[2Jb")
+        'a?[2Jb'
+    """
+    return _UNSAFE.sub("?", text)
+
+
+class SafeConsole(Console):
+    """A console that prints text from specs, records and files as text only."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render as always, without control characters in any text."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else _make_printable(text), style, control)
+
+
 def make_console(*, stderr: bool = False) -> Console:
     """A console for the output, or for messages, of a command."""
-    from seepage.cli.safe_console import SafeConsole
-
     return SafeConsole(stderr=stderr)
 
 

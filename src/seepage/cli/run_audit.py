@@ -36,7 +36,7 @@ from seepage.cli.report_command import print_alarms, print_line, save_page
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.progress import listen, stage
 from seepage.report.leak import group_by_setup
-from seepage.report.words import Setup, count_noun
+from seepage.report.words import Setup, count_noun, write_duration
 from seepage.signals import raise_on_signals
 
 DONE, CASE_FAILED, LEAKED, INCONCLUSIVE = 0, 1, 3, 4
@@ -325,21 +325,6 @@ def show_plan(request: AuditRequest, spec: Spec, console: Console) -> int:
     for number, (case, price) in enumerate(zip(missing, seconds, strict=True), 1):
         print_line(console, f"{number:4} {write_duration(price):>9}  {case.description}")
     return DONE
-
-
-def write_duration(seconds: float) -> str:
-    """Write a time in words.
-
-    Example:
-        >>> write_duration(0.2), write_duration(95), write_duration(7300)
-        ('1 s', '1 min 35 s', '2 h 1 min')
-    """
-    whole = max(1, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def _print_result(found: AuditResult, console: Console) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import math
-import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,27 +15,20 @@ from torch.nn.functional import one_hot
 
 from seepage.core.construct import LARGEST, construct, parse_toml
 from seepage.core.errors import (
-    DataNotFound,
     InvalidValue,
-    SeepageError,
     UnknownName,
     UnreadableFile,
     error_path,
-    import_extra,
 )
-from seepage.core.rng import Rng
 from seepage.core.whole_file import open_plain
 from seepage.data.dataset import DataRequest, Dataset
+from seepage.data.table_rows import TableRows, read_rows
 from seepage.domains.tabular import Categorical, Column, Continuous, Tabular, round_outwards
 
-# Rows that are kept of a longer table, drawn at random, so that memory has a limit.
-MOST_ROWS = 100_000
 # A column of words with more different ones, such as names, is left out.
 MOST_CATEGORIES = 50
 # Whole numbers with at most so many different values are classes if they are to be predicted.
 MOST_CLASSES = 20
-MOST_COLUMNS = 2_000
-_LONGEST_LINE = 2**24
 # Well below the largest number of single precision, in which networks compute.
 _LARGEST_NUMBER = 1e30
 # What people write where a value is missing.
@@ -48,7 +38,6 @@ _LABELS = ("label", "target", "class", "outcome", "y")
 _MISSING_CATEGORY = "missing"
 
 Kind = Literal["number", "category", "leave out"]
-Cells = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,17 +65,6 @@ class _ColumnType:
             )
 
 
-@dataclass(frozen=True, eq=False)
-class _RawTable:
-    """Rows of a table as they were read: the columns by name, and how many rows there were."""
-
-    cells: Cells
-    total: int
-
-    def __len__(self) -> int:
-        return len(next(iter(self.cells.values()), ()))
-
-
 @dataclass(frozen=True)
 class _Notes:
     """What was done to a table that its owner should know."""
@@ -94,7 +72,7 @@ class _Notes:
     left_out: list[str] = field(default_factory=list)
     filled: list[str] = field(default_factory=list)
 
-    def sentence(self, rows: _RawTable) -> str:
+    def sentence(self, rows: TableRows) -> str:
         said = []
         if rows.total > len(rows):
             said.append(f"{len(rows)} of its {rows.total} rows were drawn at random")
@@ -138,10 +116,10 @@ def read_table(
         Tabular(age[3], smokes[2])
     """
     if isinstance(source, Mapping):
-        name, rows = "table", _read_mapping(source)
+        name, rows = "table", read_rows(source)
     else:
         path = Path(source).expanduser()
-        name, rows = str(path), _read_file(path)
+        name, rows = str(path), read_rows(path)
         written = _read_declared(path.with_suffix(".columns.toml"))
         label = label or written.label
         columns = {**written.columns, **(columns or {})}
@@ -166,7 +144,7 @@ def table_file(form: str, request: DataRequest) -> Dataset:
 
 
 def _make_dataset(
-    name: str, rows: _RawTable, label: str, declared: Mapping[str, _ColumnType]
+    name: str, rows: TableRows, label: str, declared: Mapping[str, _ColumnType]
 ) -> Dataset:
     notes, parts, kept = _Notes(), [], list[Column]()
     for key, cells in rows.cells.items():
@@ -323,96 +301,6 @@ def _read_numbers(name: str, key: str, cells: Sequence[str]) -> Tensor:
             "leave the column out in a .columns.toml file"
         )
     return torch.from_numpy(values)
-
-
-def _read_mapping(source: Mapping[str, Sequence[object]]) -> _RawTable:
-    cells = {
-        str(key): ["" if value is None else str(value).strip() for value in column]
-        for key, column in source.items()
-    }
-    sizes = {len(column) for column in cells.values()}
-    if len(sizes) > 1:
-        raise InvalidValue(f"expected columns of one length, got {sorted(sizes)}")
-    return _RawTable(cells, max(sizes, default=0))
-
-
-def _read_file(path: Path) -> _RawTable:
-    if not path.exists():
-        raise DataNotFound(f"expected a table at {path}, but nothing is there; check the path")
-    if path.suffix == ".parquet":
-        return _read_parquet(path)
-    try:
-        with open_plain(path, follow=True) as file:
-            return _read_csv(path, file, "\t" if path.suffix == ".tsv" else None)
-    except SeepageError:
-        raise
-    except (OSError, csv.Error, ValueError) as error:
-        raise UnreadableFile(
-            f"expected a table of comma-separated values in {path}, but it cannot be read "
-            f"({error}); save it as UTF-8"
-        ) from error
-
-
-def _read_csv(path: Path, file: IO[bytes], separator: str | None) -> _RawTable:
-    """Read the rows of a table, at most `MOST_ROWS` of them, drawn at random in one pass."""
-    lines = _decode(file)
-    first = next(lines, "")
-    separator = separator or max(",;\t|", key=first.count)
-    (header,) = list(csv.reader([first], delimiter=separator)) or [[]]
-    names = [name.strip() for name in header]
-    if len(set(names)) < len(names) or "" in names or len(names) > MOST_COLUMNS:
-        raise InvalidValue(
-            f"expected a first line of different column names, {MOST_COLUMNS} at most, in {path}, "
-            f"got {len(names)} of which {len(set(names) - {''})} differ; is that line missing?"
-        )
-    kept: list[list[str]] = []
-    # Not numpy's, whose numbers cost more than a row does if they are drawn one by one.
-    draw = random.Random(0).random
-    total = 0
-    for row in csv.reader(lines, delimiter=separator):
-        if not row:
-            continue
-        if len(row) != len(names):
-            raise InvalidValue(
-                f"expected {len(names)} values in row {total + 1} of {path}, as in its first line, "
-                f"got {len(row)}; quote values that hold a {separator!r}"
-            )
-        total += 1
-        if len(kept) < MOST_ROWS:
-            kept.append(row)
-        elif (place := int(draw() * total)) < MOST_ROWS:
-            kept[place] = row
-    return _RawTable(
-        {name: [row[i].strip() for row in kept] for i, name in enumerate(names)}, total
-    )
-
-
-def _decode(file: IO[bytes]) -> Iterator[str]:
-    for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b"")):
-        if len(line) == _LONGEST_LINE:
-            raise ValueError(f"a line has more than {_LONGEST_LINE} bytes")
-        yield line.decode("utf-8-sig" if number == 0 else "utf-8")
-
-
-def _read_parquet(path: Path) -> _RawTable:
-    reason = f"{path} is a Parquet file, which needs pyarrow"
-    parquet = import_extra("pyarrow.parquet", "parquet", reason=reason)
-    try:
-        with parquet.ParquetFile(path) as file:
-            total = int(file.metadata.num_rows)
-            chosen = Rng(0).fork("rows").permutation(total)[:MOST_ROWS].sort().values.numpy()
-            batches = file.iter_batches(batch_size=MOST_ROWS)
-            parts, first = [], 0
-            for batch in batches:
-                inside = chosen[(chosen >= first) & (chosen < first + batch.num_rows)] - first
-                parts.append(batch.take(import_module("pyarrow").array(inside)).to_pydict())
-                first += batch.num_rows
-    except SeepageError:
-        raise
-    except Exception as error:
-        raise UnreadableFile(f"expected a Parquet table in {path}, got another: {error}") from error
-    joined = {key: [value for part in parts for value in part[key]] for key in parts[0]}
-    return replace(_read_mapping(joined), total=total)
 
 
 @dataclass(frozen=True)

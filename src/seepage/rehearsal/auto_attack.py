@@ -19,6 +19,7 @@ from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, UnknownName
 from seepage.core.plugins import Catalogue
 from seepage.core.progress import Pace, listen, measure_pace, spanning, staged
+from seepage.core.protocols import attack_many, attack_one
 from seepage.core.race import Race
 from seepage.core.rng import require_key
 from seepage.rehearsal.combine import combine, keep_sure
@@ -26,7 +27,6 @@ from seepage.rehearsal.effort_plan import EFFORTS, Effort, EffortName
 from seepage.rehearsal.portfolio import Contender, is_defended, list_contenders
 from seepage.rehearsal.public_data import PublicData, make_up
 from seepage.rehearsal.rehearse import Chosen, count_steps, rehearse
-from seepage.search.many import attack_many, attack_one
 from seepage.threats.threat import Threat
 
 # More steps than this go into further restarts.

@@ -13,7 +13,7 @@ from seepage.attacks.exact_batch.assign_labels import match_one_to_one
 from seepage.attacks.tableak import align_members
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.errors import SeepageError
-from seepage.search.many import attack_many, attack_one
+from seepage.core.protocols import attack_many, attack_one
 
 # A guess that leaves this many times as much of the update unexplained only blurs a mean.
 _FAR = 4.0

@@ -15,11 +15,11 @@ from seepage.attacks.labels.infer_labels import InferLabels
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.construct import write_call
 from seepage.core.errors import SeepageError
+from seepage.core.protocols import attack_many
 from seepage.defenses.chain import chain
 from seepage.defenses.clip import Clip
 from seepage.domains import Tabular, Vector
 from seepage.rehearsal.combine import MeanOfStarts
-from seepage.search.many import attack_many
 
 # What a search does about a defense that it knows: reads off the update what the defense did,
 # simulates its deterministic part, or searches as if there were none.

@@ -11,13 +11,13 @@ import torch
 
 from seepage.core import Attack, Batch, Domain, Metric, Observation, Reconstruction, Rng
 from seepage.core.errors import SeepageError, summarise_error
+from seepage.core.protocols import attack_many
 from seepage.defenses import AddGaussian
 from seepage.domains import Tabular
 from seepage.rehearsal.public_data import PublicData
 from seepage.scoring import score
 from seepage.scoring.accuracy import FeatureAccuracy
 from seepage.scoring.entrywise import PSNR
-from seepage.search.many import attack_many
 from seepage.threats.threat import Threat, sort_labels
 
 # Above this a reconstruction is exact to 8 bits and more.

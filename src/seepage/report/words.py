@@ -304,3 +304,18 @@ def percent(share: float) -> str:
         ('1.05 %', '38.9 %')
     """
     return f"{100 * share:.3g} %"
+
+
+def write_duration(seconds: float) -> str:
+    """Write a time in words.
+
+    Example:
+        >>> write_duration(0.2), write_duration(95), write_duration(7300)
+        ('1 s', '1 min 35 s', '2 h 1 min')
+    """
+    whole = max(1, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

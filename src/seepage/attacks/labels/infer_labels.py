@@ -14,8 +14,8 @@ from seepage.attacks.labels.label_evidence import read_evidence, require_batch_s
 from seepage.attacks.labels.read_targets import read_targets
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
+from seepage.core.protocols import attack_many
 from seepage.core.rng import require_key
-from seepage.search.many import attack_many
 
 
 class LabelRule(Protocol):

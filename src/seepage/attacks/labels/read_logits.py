@@ -12,9 +12,9 @@ from torch.func import vjp
 from seepage.clients.gradient import Gradient
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task
 from seepage.core.errors import NotApplicable, SeepageError
+from seepage.core.protocols import attack_many
 from seepage.defenses.chain import chain
 from seepage.probing.heads import PROBES, classifier_head
-from seepage.search.many import attack_many
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ import torch
 from seepage.attacks.malicious_server.planting import default_to_search, set_parameters
 from seepage.core import ActiveAttack, Attack, Observation, Reconstruction, Rng, Task
 from seepage.core.errors import InvalidValue, SeepageError
-from seepage.core.protocols import needs_labels
+from seepage.core.protocols import attack_many, needs_labels
 from seepage.probing.heads import classifier_head
-from seepage.search.many import attack_many
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from seepage.report.page.document import Markup, element, faint, level_class, make_scrollable
+from seepage.report.page.document import (
+    Attributes,
+    Markup,
+    element,
+    faint,
+    level_class,
+    make_scrollable,
+)
 
 if TYPE_CHECKING:
     from seepage.report.leak import Attempt
@@ -58,14 +65,49 @@ def span_axis(values: Iterable[float], *, room: float = 0.05) -> Axis:
 Strip = tuple[Markup, str, Markup]
 
 
-def draw_strips(strips: Iterable[Strip], *, scale: Markup, label: str) -> Markup:
-    """Draw strips above one axis, `scale`; `label` tells screen readers what the chart shows."""
+def draw_track(height: int, summary: str, *content: str | None) -> Markup:
+    """A strip that the keyboard reaches, with its summary for those who do not see it."""
+    frame: Attributes = {"class": "track", "height": height, "tabindex": 0, "role": "img"}
+    return element("svg", {**frame, "aria-label": summary}, *content)
+
+
+def draw_line(left: str, right: str, top: int | str, bottom: int | str, kind: str) -> Markup:
+    """A straight line of a class of the style sheet."""
+    return element("line", {"x1": left, "x2": right, "y1": top, "y2": bottom, "class": kind})
+
+
+def draw_strips(
+    strips: Iterable[Strip], axis: Axis, *ticks: Callable[[float], str], label: str
+) -> Markup:
+    """Draw strips above one axis; `label` tells screen readers what the chart shows.
+
+    Args:
+        strips: Labels, notes and tracks.
+        axis: Of all tracks.
+        ticks: A line of text below the axis for each function of a value.
+        label: What the chart shows.
+    """
     parts = [((name, faint(note)), track) for name, note, track in strips]
     rows = [
         element("div", {"class": "strip"}, element("div", {"class": "strip-label"}, *words), track)
-        for words, track in [*parts, ((), scale)]
+        for words, track in [*parts, ((), _draw_scale(axis, ticks))]
     ]
     return element("figure", {"class": "chart", "role": "group", "aria-label": label}, *rows)
+
+
+def _draw_scale(axis: Axis, lines: Sequence[Callable[[float], str]]) -> Markup:
+    marks = []
+    for tick in axis.ticks(6):
+        anchor = {axis.low: "start", axis.high: "end"}.get(tick, "middle")
+        for number, write in enumerate(lines):
+            place: Attributes = {
+                "x": f"{axis.place(tick)}%",
+                "y": 14 + 16 * number,
+                "text-anchor": anchor,
+            }
+            marks.append(element("text", place, write(tick)))
+    height = 2 + 16 * len(lines)
+    return element("svg", {"class": "track scale", "height": height, "aria-hidden": "true"}, *marks)
 
 
 def draw_dot(attempt: Attempt, across: float, *, height: float, radius: int) -> Markup:
@@ -263,6 +305,7 @@ def line_chart(
 ) -> Markup:
     """Draw curves and marks over two axes; `label` tells screen readers what the chart shows."""
     width, names = _place_names(marks, across, up)
+    levels = [f"{100 - up.place(value)}%" for value, _ in labels.ticks_up]
     stretched = element(
         "svg",
         {"viewBox": "0 0 100 100", "preserveAspectRatio": "none", "width": "100%",
@@ -272,7 +315,7 @@ def line_chart(
     plot = element(
         "svg",
         {"class": "plot", "tabindex": 0, "role": "img", "aria-label": label},
-        *(_draw_rule(up.place(value)) for value, _ in labels.ticks_up),
+        *(draw_line("0%", "100%", level, level, "rule") for level in levels),
         stretched,
         *(_draw_mark(mark, across, up) for mark in marks),
         *(_draw_leader(*name.leader, width) for name in names if name.apart),
@@ -316,11 +359,6 @@ def _draw_ticks(ticks: Sequence[tuple[float, str]], axis: Axis, side: str) -> li
     ]
 
 
-def _draw_rule(height: float) -> Markup:
-    level = f"{100 - height}%"
-    return element("line", {"class": "rule", "x1": "0%", "x2": "100%", "y1": level, "y2": level})
-
-
 def _draw_curve(curve: Curve, across: Axis, up: Axis) -> Markup:
     places = ((across.place(x), 100 - up.place(y)) for x, y in curve.points)
     points = " ".join(f"{x:.4g},{y:.4g}" for x, y in places)
@@ -342,7 +380,7 @@ def _draw_name(name: Name, width: int) -> Markup:
 
 def _draw_leader(start: Spot, end: Spot, width: int) -> Markup:
     (x1, y1), (x2, y2) = _share(start, width), _share(end, width)
-    return element("line", {"class": "leader", "x1": x1, "y1": y1, "x2": x2, "y2": y2})
+    return draw_line(x1, x2, y1, y2, "leader")
 
 
 def _share(spot: Spot, width: int) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from seepage.core.construct import Component
@@ -43,7 +43,14 @@ from seepage.report.page.document import (
     make_scrollable,
     table,
 )
-from seepage.report.page.line_chart import Axis, Strip, draw_dot, draw_strips
+from seepage.report.page.line_chart import (
+    Axis,
+    Strip,
+    draw_dot,
+    draw_line,
+    draw_strips,
+    draw_track,
+)
 from seepage.report.words import (
     Setup,
     count_noun,
@@ -78,10 +85,10 @@ _DECIBELS = _Measure(Axis(0.0, SATURATED), REFERENCES["psnr"], "dB of PSNR")
 _SHARES = _Measure(
     Axis(0.0, 100.0), 100 * REFERENCES["feature_accuracy"], "per cent of the columns or words"
 )
-HEIGHT = 34
-DOTS = 200
+_HEIGHT = 34
+_DOTS = 200
 # More dots than this would hide each other: they get smaller and spread about the line.
-FEW, GOLDEN = 12, 0.618
+_FEW, _GOLDEN = 12, 0.618
 
 
 def defense_section(tried: Sequence[Attempt]) -> Section:
@@ -96,7 +103,8 @@ def defense_section(tried: Sequence[Attempt]) -> Section:
         draw_strips(
             [_defense_strip(*(setup, labels[setup], group), measure)
              for setup, group in group_by_setup(shown).items()],
-            scale=_draw_scale(measure.axis, measure.tick_words),
+            measure.axis,
+            measure.tick_words,
             label=f"What came back with each defense, in {measure.name}",
         )
         for measure, shown in kinds.items()
@@ -120,7 +128,7 @@ def _defense_strip(setup: Setup, name: str, tried: Sequence[Attempt], measure: _
     """A dot for each person, the median over people and its interval."""
     best = strongest(tried)
     people, total = list(best.values()), count_noun(len(best), "person", "people")
-    stride = math.ceil(len(people) / DOTS)
+    stride = math.ceil(len(people) / _DOTS)
     note = f"{count_identified(best)} of {total} identified"
     interval = _median_over(people)
     words, axis = measure.words, measure.axis
@@ -128,15 +136,15 @@ def _defense_strip(setup: Setup, name: str, tried: Sequence[Attempt], measure: _
         f"{name}: median {words(interval.middle)}, 95 % interval {words(interval.low)} to "
         f"{words(interval.high)}, worst-off {words(people[0].measured)}"
     )
-    threshold, half = axis.place(measure.reference), HEIGHT // 2
+    threshold, half = axis.place(measure.reference), _HEIGHT // 2
     low, middle, high = map(axis.place, (interval.low, interval.middle, interval.high))
-    track = _draw_track(
-        HEIGHT,
+    track = draw_track(
+        _HEIGHT,
         summary,
         element("rect", {"class": "warm", "x": f"{threshold}%", "y": 0,
-                         "width": f"{100 - threshold}%", "height": HEIGHT}),
-        _draw_line("0%", "100%", half, half, "rule"),
-        _draw_line(f"{low}%", f"{high}%", half, half, "interval"),
+                         "width": f"{100 - threshold}%", "height": _HEIGHT}),
+        draw_line("0%", "100%", half, half, "rule"),
+        draw_line(f"{low}%", f"{high}%", half, half, "interval"),
         *_draw_dots(people[::stride], axis, half),
         element("rect", {"class": "median", "x": f"{middle}%", "y": half - 9, "width": 3,
                          "height": 18, "data-tip": summary}),
@@ -145,44 +153,15 @@ def _defense_strip(setup: Setup, name: str, tried: Sequence[Attempt], measure: _
     return label, note + (f", one dot for {stride}" if stride > 1 else ""), track
 
 
-def _draw_track(height: int, summary: str, *content: str | None) -> Markup:
-    frame: Attributes = {"class": "track", "height": height, "tabindex": 0, "role": "img"}
-    return element("svg", {**frame, "aria-label": summary}, *content)
-
-
-def _draw_line(left: str, right: str, top: int, bottom: int, kind: str) -> Markup:
-    return element("line", {"x1": left, "x2": right, "y1": top, "y2": bottom, "class": kind})
-
-
 def _draw_dots(people: Sequence[Attempt], axis: Axis, half: int) -> list[Markup]:
     """Draw the worst-off last, so that nobody covers them."""
-    crowded = len(people) > FEW
-    heights = [half + 20 * (number * GOLDEN % 1 - 0.5) * crowded for number in range(len(people))]
+    crowded = len(people) > _FEW
+    heights = [half + 20 * (number * _GOLDEN % 1 - 0.5) * crowded for number in range(len(people))]
+    radius = 3 if crowded else 5
     return [
-        draw_dot(
-            attempt,
-            axis.place(attempt.measured),
-            height=round(height, 1),
-            radius=3 if crowded else 5,
-        )
+        draw_dot(attempt, axis.place(attempt.measured), height=round(height, 1), radius=radius)
         for attempt, height in zip(reversed(people), heights, strict=True)
     ]
-
-
-def _draw_scale(axis: Axis, *lines: Callable[[float], str]) -> Markup:
-    """The ticks of an axis, with one line of text for each function of the value."""
-    marks = []
-    for tick in axis.ticks(6):
-        anchor = {axis.low: "start", axis.high: "end"}.get(tick, "middle")
-        for number, write in enumerate(lines):
-            place: Attributes = {
-                "x": f"{axis.place(tick)}%",
-                "y": 14 + 16 * number,
-                "text-anchor": anchor,
-            }
-            marks.append(element("text", place, write(tick)))
-    height = 2 + 16 * len(lines)
-    return element("svg", {"class": "track scale", "height": height, "aria-hidden": "true"}, *marks)
 
 
 def _attack_table(groups: dict[Setup, list[Attempt]], labels: dict[Setup, str]) -> Markup:
@@ -234,10 +213,10 @@ def median_words(tried: Iterable[Attempt]) -> str:
 
 
 # Height of the lane of attacks, and of the lane of each bound.
-ATTACKS, LANE = 20, 13
+_ATTACKS, _LANE = 20, 13
 # The axis of bounds ends here: errors below a ten-thousandth of the range are all alike.
-HIGHEST = 80
-HUES = 7
+_HIGHEST = 80
+_HUES = 7
 
 
 def bound_section(found: Sequence[Headroom]) -> Section | None:
@@ -249,7 +228,7 @@ def bound_section(found: Sequence[Headroom]) -> Section | None:
     heard = {bound: short for bound, short in names if bound in speaking}
     hues = {bound: number for number, bound in enumerate(heard)}
     networks = group_by(found, lambda h: (h.scene.data, h.scene.model, h.scene.mode))
-    swatches = [("attack", "attacks"), *((f"hue-{hues[b] % HUES}", n) for b, n in heard.items())]
+    swatches = [("attack", "attacks"), *((f"hue-{hues[b] % _HUES}", n) for b, n in heard.items())]
     return Section(
         "bounds",
         "What theory allows",
@@ -286,17 +265,15 @@ def _draw_network(found: Sequence[Headroom], hues: dict[Component, int]) -> Mark
     values = [attempt.psnr for floor in floors.values() for attempt in floor]
     values += [person.ceiling for headroom in found for person in headroom.people]
     most = max((value for value in values if math.isfinite(value)), default=0.0)
-    axis = Axis(0.0, float(min(HIGHEST, max(40, 10 * math.ceil(most / 10)))))
+    axis = Axis(0.0, float(min(_HIGHEST, max(40, 10 * math.ceil(most / 10)))))
     chart = draw_strips(
         [
             _bound_strip(scene.setup, labels[scene.setup], floors[scene], group, hues, axis)
             for scene, group in scenes(found).items()
         ],
-        scale=_draw_scale(
-            axis,
-            lambda tick: f"{tick:g}{'+' if tick == HIGHEST else ''} dB",
-            lambda tick: f"{10 ** (-tick / 20):.2g}",
-        ),
+        axis,
+        lambda tick: f"{tick:g}{'+' if tick == _HIGHEST else ''} dB",
+        lambda tick: f"{10 ** (-tick / 20):.2g}",
         label=f"Floors and ceilings of {title}, in dB of PSNR",
     )
     speaking = {headroom.bound for headroom in found if headroom.speaks or headroom.odds}
@@ -317,20 +294,20 @@ def _bound_strip(
 ) -> Strip:
     """What attacks reached with a defense, and below it a lane for each bound that speaks."""
     speaking = sorted((h for h in group if h.speaks), key=lambda headroom: hues[headroom.bound])
-    height = ATTACKS + LANE * len(speaking)
+    height = _ATTACKS + _LANE * len(speaking)
     worst = f"worst-off {decibels(floor[0].psnr)}" if floor else "not attacked"
     said = [worst, *(f"{h.bound} {h.middle.words()}" for h in speaking)]
     lanes = [
-        _draw_lane(headroom, hues[headroom.bound], ATTACKS + LANE * number + LANE // 2, axis)
+        _draw_lane(headroom, hues[headroom.bound], _ATTACKS + _LANE * number + _LANE // 2, axis)
         for number, headroom in enumerate(speaking)
     ]
-    track = _draw_track(
+    track = draw_track(
         height,
         f"{name}: {'; '.join(said)}",
-        *(_draw_line(f"{x}%", f"{x}%", 0, height, "rule") for x in map(axis.place, axis.ticks(6))),
+        *(draw_line(f"{x}%", f"{x}%", 0, height, "rule") for x in map(axis.place, axis.ticks(6))),
         *lanes,
         _draw_floor(floor, axis),
-        *(draw_dot(a, axis.place(a.psnr), height=ATTACKS // 2, radius=5) for a in reversed(floor)),
+        *(draw_dot(a, axis.place(a.psnr), height=_ATTACKS // 2, radius=5) for a in reversed(floor)),
     )
     note = f"closest: {closest_words(group)}{'' if speaking else '; no bound speaks'}"
     return filter_link(name, words=defense_words(setup.defense)), note, track
@@ -342,13 +319,13 @@ def _draw_floor(people: Sequence[Attempt], axis: Axis) -> Markup | None:
         return None
     most = axis.place(max(attempt.psnr for attempt in people))
     return element(
-        "rect", {"class": "floor", "x": 0, "y": ATTACKS // 2 - 3, "width": f"{most}%", "height": 6}
+        "rect", {"class": "floor", "x": 0, "y": _ATTACKS // 2 - 3, "width": f"{most}%", "height": 6}
     )
 
 
 def _draw_lane(headroom: Headroom, hue: int, middle: int, axis: Axis) -> Markup:
     """A tick for every person, and beyond the last what is ruled out for all of them."""
-    kind = f"ceiling hue-{hue % HUES}"
+    kind = f"ceiling hue-{hue % _HUES}"
     ticks = [_draw_tick(person, headroom.bound, kind, middle, axis) for person in headroom.people]
     if headroom.silent:  # nothing is ruled out for some people
         return join_markup(*ticks)
@@ -365,11 +342,9 @@ def _draw_lane(headroom: Headroom, hue: int, middle: int, axis: Axis) -> Markup:
 def _draw_tick(person: Standing, bound: Component, kind: str, middle: int, axis: Axis) -> Markup:
     key = "{} #{}".format(*person.victim)
     tip = f"{key}: {person.words()} by {bound}"
-    return element(
-        "rect",
-        {"class": kind, "x": f"{axis.place(person.ceiling)}%", "y": middle - 5, "width": 2,
-         "height": 10, "data-tip": tip, "data-key": key},
-    )  # fmt: skip
+    place: Attributes = {"x": f"{axis.place(person.ceiling)}%", "y": middle - 5}
+    size: Attributes = {"width": 2, "height": 10}
+    return element("rect", {"class": kind, **place, **size, "data-tip": tip, "data-key": key})
 
 
 def _bound_table(
