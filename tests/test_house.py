@@ -12,8 +12,8 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "files": 310,
-    "lines": 62_138,
+    "files": 309,
+    "lines": 62_300,
     "public names": 1_201,
     "single-user modules": 33,
 }

@@ -23,7 +23,7 @@ _LOUD = 1e4
 _ENTRIES = 8
 
 
-class Mechanism(Protocol):
+class _Mechanism(Protocol):
     """A whole private training, as an observer of every step sees it."""
 
     def __call__(self, gradients: Tensor, *, rng: Rng) -> Tensor:
@@ -152,7 +152,7 @@ class EpsilonAudit:
 
 
 def audit_epsilon(
-    mechanism: Mechanism,
+    mechanism: _Mechanism,
     *,
     claimed: float,
     delta: float,
