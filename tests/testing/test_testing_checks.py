@@ -184,7 +184,7 @@ class Wavers:
     [
         (Reduces(), "one number per example"),
         (PointsTheWrongWay(), "the truth leaks most"),
-        (ComparesPeople(), "no example's score depends on another's"),
+        (ComparesPeople(), "no score depends on another example's"),
         (AddsUp(), "scores follow a permutation"),
         (Clamps(), "arguments are not changed"),
         (Wavers(), "it is deterministic"),

@@ -364,15 +364,6 @@ def _share(people: People) -> str:
     return f"{count_identified(people)} of {len(people)}"
 
 
-def private_words(audit: AuditResult) -> str:
-    """Say which private data a page about an audit embeds."""
-    shown = {(r.data, p) for r in audit.records if audit.holds(r.truth) for p in r.people}
-    if not shown and not any(audit.holds(record.case) for record in audit.records):
-        return "This page holds scores only: no private inputs, and no guesses at them."
-    of = f"private inputs of {count_noun(len(shown), 'person', 'people')} and " if shown else ""
-    return f"This page embeds {of}guesses at private inputs; handle it as you handle the data."
-
-
 def inapplicable(records: Iterable[Record]) -> list[str]:
     """Say which attacks cannot take which cases, and why; one sentence per attack and reason."""
     found: dict[tuple[str, str], list[Record]] = {}

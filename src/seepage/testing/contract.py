@@ -128,9 +128,10 @@ def check_knowledge(
 
 def _attack_twice(attack: Attack, seen: Observation) -> Reconstruction:
     """Check the laws that need no truth, and return the guess."""
-    before = _join_tensors(seen).clone()
+    held = [*seen.update, *([] if seen.labels is None else [seen.labels])]
+    before = _join(seen.task, *held)
     guess = attack(seen, rng=Rng(1))
-    _require(torch.equal(before, _join_tensors(seen)), attack, "the observation is not changed")
+    _require(torch.equal(before, _join(seen.task, *held)), attack, "the observation is not changed")
     _require(bool(guess.inputs.isfinite().all()), attack, "its guess is finite")
     valid = torch.equal(seen.task.domain.project(guess.inputs), guess.inputs)
     _require(valid, attack, "its guess is valid in the domain")
@@ -141,10 +142,8 @@ def _attack_twice(attack: Attack, seen: Observation) -> Reconstruction:
     return guess
 
 
-def _join_tensors(seen: Observation) -> Tensor:
-    labels = [] if seen.labels is None else [seen.labels]
-    tensors = [*seen.update, *seen.task.parameters.values(), *labels]
-    return torch.cat([t.flatten().double() for t in tensors])
+def _join(task: Task, *tensors: Tensor) -> Tensor:
+    return torch.cat([t.flatten().double() for t in (*task.parameters.values(), *tensors)])
 
 
 def _psnr(guess: Reconstruction, batch: Batch, task: Task) -> Tensor:
@@ -295,12 +294,12 @@ def check_input_defense(preparation: InputDefense, *, task: Task, batch: Batch) 
     _check_value(preparation)
     client = Client(Gradient(), preparation)
     held = client.broadcast(task)
-    before = _numbers(held, batch)
+    private = batch.inputs, batch.labels
+    before = _join(held, *private)
     shared = client.share(held, batch, rng=Rng(1))
-    _require(torch.equal(before, _numbers(held, batch)), preparation, "arguments are not changed")
+    _require(torch.equal(before, _join(held, *private)), preparation, "arguments are not changed")
     again = client.share(held, batch, rng=Rng(1))
-    same = torch.equal(shared.update.flat(), again.update.flat())
-    _require(same, preparation, "the same key gives the same update")
+    _require(_equal(shared.update, again.update), preparation, "the same key, the same update")
     (prepared,) = shared.prepared_batches
     held.check(prepared.batch)
     _require(len(prepared.target) == len(batch), preparation, "it seeks one input per private one")
@@ -341,11 +340,6 @@ def check_aggregation(aggregation: Aggregation, *, batch: Batch) -> None:
     _require(torch.allclose(together, apart), aggregation, "combining is linear in the updates")
 
 
-def _numbers(task: Task, batch: Batch) -> Tensor:
-    tensors = [*task.parameters.values(), batch.inputs, batch.labels]
-    return torch.cat([t.flatten().double() for t in tensors])
-
-
 def check_metric(
     metric: Metric,
     *,
@@ -383,8 +377,7 @@ def check_metric(
     permuted = metric(_reorder(noisy, order))
     _require(_close(permuted, scores[order]), metric, "scores follow a permutation")
     alone = torch.cat([metric(_reorder(noisy, torch.tensor([i]))) for i in range(len(noisy))])
-    independent = by_batch or _close(alone, scores)
-    _require(independent, metric, "no example's score depends on another's")
+    _require(by_batch or _close(alone, scores), metric, "no score depends on another example's")
 
 
 def _example_pairs(shape: tuple[int, ...], domain: Domain | None) -> Paired:

@@ -40,8 +40,15 @@ from seepage.report.page.picture import Shown
 from seepage.report.page.race_section import race_section
 from seepage.report.page.strip_sections import bound_section, defense_section
 from seepage.report.unscored import tell_proof, unscored
-from seepage.report.verdict import audit_verdict, missing, private_words
-from seepage.report.words import Setup, decibels, defense_words, label_setups, short_names
+from seepage.report.verdict import audit_verdict, missing
+from seepage.report.words import (
+    Setup,
+    count_noun,
+    decibels,
+    defense_words,
+    label_setups,
+    short_names,
+)
 
 if TYPE_CHECKING:
     from seepage.audit.audit_result import AuditResult
@@ -97,7 +104,7 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
                 judged,
                 pictures=pictures,
                 missing=missing(audit),
-                private=private_words(audit),
+                private=_name_private(audit),
             ),
             assumptions(records) if records else None,
         ),
@@ -343,3 +350,12 @@ def tradeoff_section(choices: Sequence[Choice], *, utility: str = "utility") -> 
             marks=marks,
         ),
     )
+
+
+def _name_private(audit: AuditResult) -> str:
+    """Say which private data a page about an audit embeds."""
+    shown = {(r.data, p) for r in audit.records if audit.holds(r.truth) for p in r.people}
+    if not shown and not any(audit.holds(record.case) for record in audit.records):
+        return "This page holds scores only: no private inputs, and no guesses at them."
+    of = f"private inputs of {count_noun(len(shown), 'person', 'people')} and " if shown else ""
+    return f"This page embeds {of}guesses at private inputs; handle it as you handle the data."
