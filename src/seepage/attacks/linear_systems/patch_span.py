@@ -33,8 +33,11 @@ _STEPS, _STARTS, _MOST = 25, 8, 256
 # What an image that was taken off leaves behind, as a share of the largest singular value, and how
 # much small patches count.
 _ROUGH, _RIDGE = (1e-5, 1e-4, 1e-3), 1e-2
-# How far starts lie apart, in standard deviations of normalised pixels.
-_SPREAD = 0.5
+# How far the first start lies from likely patches, in standard deviations of normalised pixels; the
+# second lies twice as far, and so on.
+_SPREAD = 0.25
+# An image lies in the spans if no place of it lies further outside; wrong ones came to 3e-4.
+_INSIDE = 2e-4
 # Where an image may change with slopes below this share of the largest, it is not determined.
 _FLAT = 1e-4
 # Directions that are differentiated together.
@@ -297,13 +300,15 @@ def _search_image(
         start = -hull.base @ hull.directions.T
         if found:
             start = _aim(readers, hull, rest, _ROUGH[number % len(_ROUGH)])
-        start = start + _SPREAD * rng.fork(number).normal(tuple(start.shape), like=start)
+        start = start + _SPREAD * (number + 1) * rng.fork(number).normal(
+            tuple(start.shape), like=start
+        )
         solved, _ = least_squares(outside, start.flatten(), steps=_STEPS)
         worst = max(float(part.norm(dim=-1).max()) for part in outside.shares(solved))
         report(number + 1, _STARTS, worst)
         image = hull.image(readers, solved)
         new = all(float((image - one).norm()) > _SAME * float(one.norm()) for one in found)
-        if worst < INSIDE and new:
+        if worst < _INSIDE and new:
             slopes = torch.linalg.svdvals(outside.derivative(solved))
             if not bool(slopes[-1] > _FLAT * slopes[0]):
                 raise NotApplicable(
