@@ -13,7 +13,7 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 309,
-    "lines": 62_300,
+    "lines": 62_305,
     "public names": 1_201,
     "single-user modules": 33,
 }
