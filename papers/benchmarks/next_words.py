@@ -1,6 +1,7 @@
 """Whole texts from soft prompts, scaled activations, biases and projected prefixes of a decoder.
 
-    python -m benchmarks.next_words [--seeds N] [--first-seed N] [--seconds 60]
+    python -m benchmarks.next_words [--seeds N] [--first-seed N] [--seconds 60] [--name NAME]
+        [--kinds IA3,biases] [--lengths 4,8,16] [--weights random,trained]
 
 A GPT-2 of two blocks, with random weights or trained on the first nine tenths of the bundled play,
 is tuned by PEFT (not part of this project): nothing but the small part that is named is trained.
@@ -40,7 +41,7 @@ def read_play() -> tuple[torch.Tensor, int]:
     return play.inputs.flatten(), play.domain.vocabulary
 
 
-def build(seed: int) -> Any:  # noqa: ANN401
+def build(seed: int) -> Any:
     import transformers
 
     torch.manual_seed(seed)
@@ -67,7 +68,7 @@ def train() -> tuple[dict[str, torch.Tensor], float]:
     return model.state_dict(), round(float(loss.detach()), 3)
 
 
-def tune(model: Any, kind: str) -> nn.Module:  # noqa: ANN401
+def tune(model: Any, kind: str) -> nn.Module:
     """Freeze a model but for one small part."""
     import peft
 
@@ -89,7 +90,7 @@ def tune(model: Any, kind: str) -> nn.Module:  # noqa: ANN401
     return peft.get_peft_model(model, config).eval()
 
 
-def measure(kind: str, weights: str, length: int, options: Any) -> dict[str, object]:  # noqa: ANN401
+def measure(kind: str, weights: str, length: int, options: Any) -> dict[str, object]:
     words, _ = read_play()
     last = int(0.9 * len(words))
     exact = right = claimed = mistaken = 0
@@ -125,10 +126,21 @@ def measure(kind: str, weights: str, length: int, options: Any) -> dict[str, obj
 
 
 def main() -> None:
-    options = parse_options(__doc__, seeds=3, first_seed=700, seconds=60.0)
-    rows = continue_rows("next_words", "cpu", options.out)
-    for weights in ("random", "trained"):
-        for kind, length in ((kind, n) for kind, lengths in TUNED.items() for n in lengths):
+    options = parse_options(
+        __doc__,
+        seeds=4,
+        first_seed=700,
+        seconds=60.0,
+        kinds=",".join(TUNED),
+        lengths="4,8,16",
+        weights="random,trained",
+        name="next_words",
+    )
+    rows = continue_rows(options.name, "cpu", options.out)
+    asked = set(map(int, options.lengths.split(",")))
+    cells = [(kind, n) for kind in options.kinds.split(",") for n in TUNED[kind] if n in asked]
+    for weights in options.weights.split(","):
+        for kind, length in cells:
             row = {"trained": kind, "weights": weights, "length": length}
             if any(row.items() <= done.items() for done in rows):
                 continue
@@ -137,7 +149,7 @@ def main() -> None:
             content = {"vocabulary": read_play()[1], "width": WIDTH, "rows": rows}
             if weights == "trained":
                 content["loss"] = train()[1]
-            save("next_words", "cpu", content, options.out)
+            save(options.name, "cpu", content, options.out)
 
 
 if __name__ == "__main__":
