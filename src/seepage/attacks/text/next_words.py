@@ -225,9 +225,8 @@ def _make_decoder(task: Task) -> _Decoder:
         alone = cut.read({}, one[None, :half])
     prompt = whole.shape[1] - domain.length
     same = whole.ndim == 3 and prompt >= 0 and alone.shape[1] == prompt + half
-    if not same or not torch.allclose(
-        whole[:, : prompt + half], alone.expand(2, -1, -1), atol=1e-5
-    ):
+    begun = whole[:, : prompt + half]
+    if not same or not torch.allclose(begun, alone.expand(2, -1, -1), atol=1e-5):
         raise NotApplicable(
             f"expected {task.name} to read a text from left to right, got places that depend on "
             "later ones; next_words reads decoders that predict the next token"
@@ -259,8 +258,7 @@ def _weigh_terms(observation: Observation, decoder: _Decoder, length: int) -> fl
     Raises:
         NotApplicable: An update is no multiple of their sum.
     """
-    domain = require_texts(observation.task.domain, needed_by="next_words")
-    weights, off = [], 0.0
+    domain, weights, off = decoder.domain, [], 0.0
     for text in observation.task.move_inputs(draw_texts(domain, 2)):
         if length < domain.length:
             assert domain.padding is not None
@@ -320,10 +318,8 @@ class _NextWords:
         # Terms are subtracted from each other, so rounding counts.
         with precision("float32"):
             decoder = _require_decoder(observation)
-            named = (
-                f"{observation.task.name} cannot be differentiated as next_words does, it raised"
-            )
-            with explain_errors(NotApplicable, named):
+            sentence = f"{observation.task.name} cannot be differentiated twice, it raised"
+            with explain_errors(NotApplicable, sentence):
                 text, alone = self._read(observation, decoder, rng, began)
             filler = 0 if domain.padding is None else domain.padding
             texts = text.new_full((1, domain.length), filler)
@@ -403,7 +399,6 @@ def _grow_texts(
         step = math.ceil(len(later) / _ROWS)
         whiten = _Whitening.of(later[::step] * math.sqrt(step / len(terms))) if len(later) else None
         if place and not len(live[0].text):
-            assert whiten is not None or length == 2
             words = _find_first(decoder, shared, weight, whiten)
             live = [_Beginning(word[None], shared) for word in words]
         grown = [one for text in live for one in _extend(decoder, text, weight, width, whiten)]
