@@ -12,10 +12,10 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "files": 309,
-    "lines": 62_305,
-    "public names": 1_201,
-    "single-user modules": 33,
+    "files": 310,
+    "lines": 62_316,
+    "public names": 1_203,
+    "single-user modules": 34,
 }
 
 

@@ -4,164 +4,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
+from seepage.attacks.text.next_token_terms import TOGETHER, Decoder, cut_decoder, weigh_terms
 from seepage.attacks.text.token_table import begin_reading, draw_texts, require_texts
-from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace, Update
+from seepage.core import Attack, Observation, Reconstruction, Rng, Trace
 from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable, explain_errors, require_positive
 from seepage.core.progress import report
 from seepage.domains import Tokens
-from seepage.probing.hooks import layer_inputs
 
-# Entries of the update that are compared, about; more tell little more.
-_ENTRIES = 16_384
 # Simulated texts for each text that is kept, and at most.
 _TEXTS, _MOST_TEXTS = 16, 1_024
 # Rows that tell a covariance, at most.
 _ROWS = 2_048
 # Variance in every direction, as a share of the mean one of the simulated terms.
 _RIDGE = 3e-3
-# A text explains the update if it leaves at most this share; wrong texts left 1e-2 and more.
+# A text explains the update if it leaves at most this share; wrong texts left 7e-2 and more.
 _EXPLAINED = 1e-4
 # Variances below this share of the largest are rounding.
 _ROUNDING = 1e-7
-# By how much a simulated update may differ from the sum of terms.
-_ALIKE = 0.02
 # First words, of which each has its own derivatives, and words that tell their mean length.
 _FIRST, _PROBES = 64, 16
-# Texts that pass through the network together.
-_TOGETHER = 256
-
-
-@dataclass(frozen=True, eq=False)
-class _Decoder:
-    """A network that predicts next tokens, cut at the layer that gives their logits.
-
-    Args:
-        task: The network, in float32.
-        layer: Name of that layer.
-        prompt: How many places it reads before those of a text.
-        names: Parameters whose gradient is compared.
-    """
-
-    task: Task
-    layer: str
-    prompt: int
-    names: tuple[str, ...]
-
-    @property
-    def first(self) -> int:
-        """The first word that is predicted: the second one if nothing stands before the text."""
-        return 0 if self.prompt else 1
-
-    @cached_property
-    def domain(self) -> Tokens:
-        """The space of the texts."""
-        return require_texts(self.task.domain, needed_by="next_words")
-
-    @cached_property
-    def head(self) -> nn.Linear:
-        """The layer that gives the logits."""
-        module = self.task.network.get_submodule(self.layer)
-        assert isinstance(module, nn.Linear)
-        return module
-
-    @cached_property
-    def _kept(self) -> Tensor:
-        """Which entries are compared: all, or some that chance chose."""
-        count = sum(self.task.parameters[name].numel() for name in self.names)
-        return Rng(0).fork("entries").permutation(count)[: 2 * _ENTRIES].sort().values
-
-    def flatten(self, tensors: Mapping[str, Tensor], *, rows: int = 0) -> Tensor:
-        """The entries that are compared, `(P,)`, or `(N, P)` after so many axes of rows."""
-        flat = torch.cat([tensors[name].flatten(rows) for name in self.names], dim=-1)
-        return flat[..., self._kept.to(flat.device)]
-
-    def unflatten(self, entries: Tensor) -> dict[str, Tensor]:
-        """Undo `flatten`, with zeros elsewhere."""
-        own = Update({name: self.task.parameters[name] for name in self.names})
-        flat = torch.zeros_like(own.flat())
-        flat[self._kept.to(flat.device)] = entries
-        return dict(own.unflatten(flat).tensors)
-
-    def read(self, parameters: Mapping[str, Tensor], texts: Tensor) -> Tensor:
-        """What tells the next word at every place of texts `(N, L)`, `(N, prompt + L, D)`."""
-        with layer_inputs(self.task.network, [self.layer]) as read:
-            self.task.outputs({**self.task.parameters, **parameters}, texts)
-        return read[self.layer]
-
-    def read_next(self, parameters: Mapping[str, Tensor], texts: Tensor) -> Tensor:
-        """What tells the word after texts `(N, L)`, `(N, D)`."""
-        # Networks need a place to read, and no place depends on a later one.
-        more = torch.cat([texts, texts.new_zeros(len(texts), 1)], dim=1)
-        return self.read(parameters, more)[:, self.prompt + texts.shape[1] - 1]
-
-    def predict(self, features: Tensor) -> Tensor:
-        """Logarithms of the probabilities of all words, `(N, V)`."""
-        bias = None if self.head.bias is None else self.head.bias.detach()
-        logits = nn.functional.linear(features, self.head.weight.detach(), bias)
-        return logits.log_softmax(-1)
-
-    def find_pulls(self, chances: Tensor) -> Tensor:
-        """Gradient of a term by what the layer reads, for every word that may follow, `(V, D)`."""
-        weight = self.head.weight.detach()
-        return chances.exp() @ weight - weight
-
-    def make_leaves(self) -> dict[str, Tensor]:
-        """The compared parameters, to differentiate by."""
-        return {n: self.task.parameters[n].clone().requires_grad_() for n in self.names}
-
-    def differentiate(
-        self, compute: Callable[[Mapping[str, Tensor]], Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Numbers `(N,)` that are computed of the parameters, and their derivatives `(N, P)`."""
-        leaves = self.make_leaves()
-        values = compute(leaves)
-        rows = torch.autograd.grad(
-            values,
-            list(leaves.values()),
-            torch.eye(len(values)).to(values),
-            is_grads_batched=True,
-            allow_unused=True,
-            materialize_grads=True,
-        )
-        found = dict(zip(self.names, (row.detach() for row in rows), strict=True))
-        return values.detach(), self.flatten(found, rows=1)
-
-    def find_terms(self, text: Tensor) -> Tensor:
-        """The gradient of each word's loss in one text `(L,)`, `(T, P)`."""
-        wanted = text[self.first :, None]
-
-        def compute(parameters: Mapping[str, Tensor]) -> Tensor:
-            features = self.read(parameters, text[None])[0, self.prompt + self.first - 1 : -1]
-            return -self.predict(features).gather(1, wanted)[:, 0]
-
-        return self.differentiate(compute)[1]
-
-    def find_slopes(self, text: Tensor) -> tuple[Tensor, Tensor]:
-        """What tells the word after a text `(L,)`, `(D,)`, and its derivatives `(D, P)`."""
-        return self.differentiate(lambda parameters: self.read_next(parameters, text[None])[0])
-
-    @torch.no_grad()
-    def sample(self, count: int, length: int, rng: Rng) -> Tensor:
-        """Texts as the network expects them, `(N, L)`; a word that it does not predict is any."""
-        most = self.domain.vocabulary
-        chance = self.task.move_inputs(rng.uniform((count, length)))
-        texts = (chance[:, : self.first] * most).long()
-        for place in range(self.first, length):
-            features = [self.read_next({}, part) for part in torch.split(texts, _TOGETHER)]
-            sums = self.predict(torch.cat(features)).exp().cumsum(1)
-            words = (sums < chance[:, place : place + 1]).sum(1).clamp(max=most - 1)
-            texts = torch.cat([texts, words[:, None]], dim=1)
-        return texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,85 +69,6 @@ class _Whitening:
         return self.scale * (vectors - (vectors @ self.basis.T * self.shrink) @ self.basis)
 
 
-def _make_decoder(task: Task) -> _Decoder:
-    """Cut a network at the layer that gives the logits of all tokens.
-
-    Raises:
-        NotApplicable: There is none, places depend on later ones, or nothing else is trained.
-    """
-    domain, task = require_texts(task.domain, needed_by="next_words"), task.upcast()
-    layers = [
-        name
-        for name, module in task.network.named_modules()
-        if isinstance(module, nn.Linear) and module.out_features == domain.vocabulary
-    ]
-    if not layers or domain.length < 2:
-        raise NotApplicable(
-            f"expected {task.name} to end in a linear layer with a logit for each of "
-            f"{domain.vocabulary} tokens, and to read two or more, got none; next_words reads "
-            "decoders that predict the next token"
-        )
-    one, other = task.move_inputs(draw_texts(domain, 2))
-    half = domain.length // 2
-    cut = _Decoder(task, layers[-1], 0, ())
-    with torch.no_grad():
-        whole = cut.read({}, torch.stack([one, torch.cat([one[:half], other[half:]])]))
-        alone = cut.read({}, one[None, :half])
-    prompt = whole.shape[1] - domain.length
-    same = whole.ndim == 3 and prompt >= 0 and alone.shape[1] == prompt + half
-    begun = whole[:, : prompt + half]
-    if not same or not torch.allclose(begun, alone.expand(2, -1, -1), atol=1e-5):
-        raise NotApplicable(
-            f"expected {task.name} to read a text from left to right, got places that depend on "
-            "later ones; next_words reads decoders that predict the next token"
-        )
-    own = {id(parameter) for parameter in cut.head.parameters()}
-    named = dict(task.network.named_parameters())
-    trained = sorted(
-        (name for name in task.parameters if id(named[name]) not in own),
-        key=lambda name: task.parameters[name].numel(),
-    )
-    if not trained:
-        raise NotApplicable(
-            f"expected {task.name} to train more than the layer {cut.layer}, whose gradient holds "
-            "what it reads: use dager"
-        )
-    names: list[str] = []
-    count = 0
-    for name in trained:
-        size = task.parameters[name].numel()
-        if not names or count + size <= _ENTRIES:
-            names.append(name)
-            count += size
-    return _Decoder(task, cut.layer, prompt, tuple(names))
-
-
-def _weigh_terms(observation: Observation, decoder: _Decoder, length: int) -> float:
-    """By which number the terms of a text of some length are multiplied in an update.
-
-    Raises:
-        NotApplicable: An update is no multiple of their sum.
-    """
-    domain, weights, off = decoder.domain, [], 0.0
-    for text in observation.task.move_inputs(draw_texts(domain, 2)):
-        if length < domain.length:
-            assert domain.padding is not None
-            text[length:] = domain.padding
-        with torch.no_grad():
-            simulated = observation.simulate(text[None], observation.task.blank_labels(1))
-        shared = decoder.flatten(simulated.descent().tensors).float()
-        terms = decoder.find_terms(text[:length]).sum(0)
-        weights.append(float(shared @ terms / terms.square().sum()))
-        off = max(off, float((shared - weights[-1] * terms).norm() / shared.norm()))
-    if not (off <= _ALIKE and abs(weights[0] - weights[1]) <= _ALIKE * abs(weights[0])):
-        raise NotApplicable(
-            "expected the gradient of the mean loss of next tokens, times a number that does not "
-            "depend on the text, got another loss, several local steps, or a defense that changes "
-            "it; next_words adds up the terms of that loss"
-        )
-    return weights[0]
-
-
 @dataclass(frozen=True, eq=False)
 class _Beginning:
     """Words that a text may begin with.
@@ -303,7 +94,7 @@ class _NextWords:
     """
 
     widths: tuple[int, ...] = (8, 32, 128)
-    seconds: float = 600.0
+    seconds: float = 180.0
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -333,7 +124,7 @@ class _NextWords:
         return Reconstruction(texts, labels, trace, certificate, sure)
 
     def _read(
-        self, observation: Observation, decoder: _Decoder, rng: Rng, began: float
+        self, observation: Observation, decoder: Decoder, rng: Rng, began: float
     ) -> tuple[Tensor, bool]:
         """The text that leaves least of the update, and whether it alone leaves nothing."""
         domain = require_texts(observation.task.domain, needed_by="next_words")
@@ -356,7 +147,7 @@ class _NextWords:
             texts = decoder.sample(count, domain.length, rng.fork("texts", width))
             terms = torch.cat([terms, *(decoder.find_terms(text)[None] for text in texts)])
             for length in lengths:
-                weight = _weigh_terms(observation, decoder, length)
+                weight = weigh_terms(observation, decoder, length)
                 found, *others = _grow_texts(decoder, shared, weight * terms, weight, length, width)
                 if found.badness <= _EXPLAINED:
                     return found.text, all(one.badness > _EXPLAINED for one in others)
@@ -365,7 +156,7 @@ class _NextWords:
         return best.text, False
 
 
-def _estimate_seconds(decoder: _Decoder, texts: int, width: int, lengths: range) -> float:
+def _estimate_seconds(decoder: Decoder, texts: int, width: int, lengths: range) -> float:
     """How long simulated texts and the search of a width take, by one text."""
     (text,) = decoder.task.move_inputs(draw_texts(decoder.domain, 1))
     began = time.perf_counter()
@@ -378,7 +169,7 @@ def _estimate_seconds(decoder: _Decoder, texts: int, width: int, lengths: range)
 
 
 def _grow_texts(
-    decoder: _Decoder, shared: Tensor, terms: Tensor, weight: float, length: int, width: int
+    decoder: Decoder, shared: Tensor, terms: Tensor, weight: float, length: int, width: int
 ) -> list[_Beginning]:
     """Grow texts by a word at a time, and keep those that explain the update best.
 
@@ -410,7 +201,7 @@ def _grow_texts(
 
 
 def _extend(
-    decoder: _Decoder, start: _Beginning, weight: float, width: int, whiten: _Whitening | None
+    decoder: Decoder, start: _Beginning, weight: float, width: int, whiten: _Whitening | None
 ) -> Iterator[_Beginning]:
     """The best words after a beginning; whichever fits exactly if nothing follows.
 
@@ -439,7 +230,7 @@ def _extend(
 
 
 def _find_first(
-    decoder: _Decoder, shared: Tensor, weight: float, whiten: _Whitening | None
+    decoder: Decoder, shared: Tensor, weight: float, whiten: _Whitening | None
 ) -> Tensor:
     """First words after which some second word fits, if nothing predicts the first, `(N,)`.
 
@@ -451,7 +242,7 @@ def _find_first(
     words = decoder.task.move_inputs(torch.arange(decoder.domain.vocabulary))
     seen: list[Tensor] = []
     along: list[Tensor] = []
-    for part in torch.split(words, _TOGETHER):
+    for part in torch.split(words, TOGETHER):
         leaves = decoder.make_leaves()
         features = decoder.read_next(leaves, part[:, None])
         # J v is the derivative of u^T J v by u.
@@ -487,15 +278,15 @@ def _find_first(
     return best.topk(min(_FIRST, len(best)), largest=False).indices
 
 
-def _require_decoder(observation: Observation) -> _Decoder:
+def _require_decoder(observation: Observation) -> Decoder:
     """Take the network of an observation apart, and require one text and one gradient of it."""
-    decoder = _make_decoder(observation.task)
+    decoder = cut_decoder(observation.task)
     if observation.batch_size not in (None, 1):
         raise NotApplicable(
             f"expected an update of one text, got {observation.batch_size}: terms of several texts "
             "add up to the same sum in too many ways for next_words"
         )
-    _weigh_terms(observation, decoder, decoder.domain.length)
+    weigh_terms(observation, decoder, decoder.domain.length)
     return decoder
 
 
@@ -505,7 +296,7 @@ def _require_one_text(observation: Observation) -> None:
 
 
 @applies_to(Tokens, require=_require_one_text, rank=1)
-def next_words(*, widths: tuple[int, ...] = (8, 32, 128), seconds: float = 600.0) -> Attack:
+def next_words(*, widths: tuple[int, ...] = (8, 32, 128), seconds: float = 180.0) -> Attack:
     """One text of a decoder that predicts the next token, whichever of its parameters are trained.
 
     The loss is a sum of terms, one for each word, and a place of a decoder does not depend on later
