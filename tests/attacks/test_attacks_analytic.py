@@ -234,11 +234,20 @@ def test_noise_makes_the_certificate_fail_honestly(photos):
     assert certificate.unique is None
 
 
-def test_no_label_is_needed_and_then_nothing_is_certified(photos):
-    batch = person(photos, 2)
+@pytest.mark.parametrize("number", range(4))
+def test_a_label_that_is_not_known_is_fitted_to_the_input(photos, number):
+    batch = person(photos, number)
     seen = observe(sp.zoo.mlp(hidden=(64,)), batch, labels=False)
     guess = sp.attacks.analytic_fc()(seen, rng=sp.rng(1))
     assert relative_error(guess, batch) < 1e-4
+    assert torch.equal(guess.labels, batch.labels)
+    assert guess.certificate.residual < 1e-3
+
+
+def test_without_a_label_nothing_is_certified(photos):
+    defense = sp.AddGaussian(1e-3)
+    seen = observe(sp.zoo.mlp(hidden=(64,)), person(photos, 2), labels=False, defense=defense)
+    guess = sp.attacks.analytic_fc()(seen, rng=sp.rng(1))
     assert guess.labels is None
     assert guess.certificate is None
 

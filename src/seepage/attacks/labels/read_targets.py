@@ -16,6 +16,8 @@ from seepage.core.errors import NotApplicable
 from seepage.core.observation import Simulate
 from seepage.probing.heads import Head, classifier_head
 
+# Probabilities that miss one by less are those of classes.
+_SURE = 1e-3
 # Relative error up to which the slope of the loss at a target is the one that was seen.
 _EXPLAINED = 1e-3
 # Each costs one simulated update.
@@ -108,7 +110,8 @@ def fit_targets(observation: Observation, inputs: Tensor) -> Tensor | None:
 
     The update is linear in the slopes at the outputs, whatever the loss. So these solve a linear
     system, and the targets follow as in `read_targets`. Probabilities of classes solve one
-    themselves, as far as the update is linear in them, and sum up to one.
+    themselves, as far as the update is linear in them, and sum up to one; classes come back as
+    their numbers.
     """
     task, shape = observation.task, observation.task.target_shape
     if shape == (0,):
@@ -155,7 +158,9 @@ def _fit_probabilities(observation: Observation, inputs: Tensor, wanted: Tensor)
     system = torch.cat([columns, sums])
     right = torch.cat([wanted - at_zero, sums[:, 0].max().expand(size)])
     solved: Tensor = torch.linalg.lstsq(system, right[:, None]).solution
-    return solved.reshape(size, *shape).clamp(0, 1).to(inputs)
+    shares = solved.reshape(size, *shape).clamp(0, 1).to(inputs)
+    is_sure = bool((shares.amax(1) > 1 - _SURE).all())
+    return shares.argmax(1) if is_sure and observation.task.target_shape is None else shares
 
 
 def _list_columns(simulate: Simulate, inputs: Tensor, shape: tuple[int, ...]) -> Tensor:
