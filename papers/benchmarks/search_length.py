@@ -27,7 +27,7 @@ from seepage_papers.run import SPEC_KEYS
 
 # Row and column of the cell, and how many people of it are attacked.
 CELLS = {
-    "000-fig4": ("1e-2", "", 4),
+    "000-fig4": ("1e-2", "own batch", 4),
     "000-fig8": ("GradPrune 0.99", "", 4),
     "001-table7": ("B = 4", "no defense", 4),
     "003-fig4d": ("ResNet-18", "", 4),

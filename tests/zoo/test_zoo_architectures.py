@@ -151,6 +151,34 @@ def test_option_a_subsamples_and_pads_with_zeros_on_both_sides(width):
     assert outputs.count_nonzero() == 2 * width * 16
 
 
+def test_preactivation_normalises_before_each_convolution_and_never_after_the_sum():
+    task = zoo.resnet18(width=2, preactivation=True)
+    assert count(zoo.resnet18(preactivation=True)) == 11_171_274
+    model, weights = task.model.train(), dict(task.parameters)
+    functional = torch.nn.functional
+
+    def active(inputs, name):
+        scale, shift = weights[f"{name}.weight"], weights[f"{name}.bias"]
+        return functional.batch_norm(inputs, None, None, scale, shift, training=True).relu()
+
+    inputs = torch.randn(3, 3, 32, 32)
+    hidden = active(functional.conv2d(inputs, weights["conv1.weight"], padding=1), "bn1")
+    for stage in (1, 2, 3, 4):
+        for block in (0, 1):
+            name, stride = f"layer{stage}.{block}", 2 if stage > 1 and block == 0 else 1
+            first = active(hidden, f"{name}.bn1")
+            around = hidden
+            if stride == 2:
+                around = functional.conv2d(first, weights[f"{name}.downsample.weight"], stride=2)
+            kernel = weights[f"{name}.conv1.weight"]
+            second = active(functional.conv2d(first, kernel, None, stride, 1), f"{name}.bn2")
+            last = functional.conv2d(second, weights[f"{name}.conv2.weight"], padding=1)
+            hidden = last + around
+    logits = hidden.mean((2, 3)) @ weights["fc.weight"].T + weights["fc.bias"]
+    assert torch.allclose(model(inputs), logits, atol=1e-4)
+    assert hidden.min() < 0
+
+
 @pytest.mark.parametrize(
     ("name", "published"),
     [

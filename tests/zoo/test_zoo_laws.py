@@ -28,6 +28,7 @@ CALLS = {
     "resnet32": {"width": 1, "domain": SMALL},
     "resnet56": {"width": 1, "domain": SMALL},
     "resnet18": {"width": 2, "domain": SMALL},
+    "resnet18, preactivation": {"width": 2, "preactivation": True, "domain": SMALL},
     "resnet18, imagenet": {"width": 2, "stem": "imagenet", "domain": SMALL},
     "resnet50": {"width": 1, "domain": SMALL},
     "cnn": {},

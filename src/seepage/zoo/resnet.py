@@ -79,7 +79,34 @@ class _BottleneckBlock(nn.Module):
         return relu(self.bn3(self.conv3(hidden)) + self.downsample(inputs))
 
 
-Block = type[BasicBlock] | type[_BottleneckBlock]
+class PreactivationBlock(nn.Module):
+    """Two 3x3 convolutions, each behind its normalisation and ReLU; none follows the sum."""
+
+    expansion: ClassVar[int] = 1
+
+    def __init__(self, before: int, channels: int, stride: int, shortcut: nn.Module) -> None:
+        """Build the block; `before` are its channels in, `channels` those out."""
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(before)
+        self.conv1 = _conv3x3(before, channels, stride)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv2 = _conv3x3(channels, channels, 1)
+        self.downsample = shortcut
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the features of the next block; a projection sees them activated."""
+        active = relu(self.bn1(inputs))
+        same = isinstance(self.downsample, nn.Identity)
+        around: Tensor = inputs if same else self.downsample(active)
+        return self.conv2(relu(self.bn2(self.conv1(active)))) + around
+
+
+def _project_alone(before: int, after: int, stride: int) -> nn.Module:
+    """A 1x1 convolution, which the block's own normalisation precedes."""
+    return nn.Conv2d(before, after, 1, stride=stride, bias=False)
+
+
+Block = type[BasicBlock] | type[_BottleneckBlock] | type[PreactivationBlock]
 
 
 def _make_stages(
@@ -228,7 +255,7 @@ Stem = Literal["cifar", "imagenet"]
 class ResNet(nn.Module):
     """A stem, four stages of residual blocks, the mean over pixels, a head.
 
-    Parameters have torchvision's names, so that its weights load.
+    Unless blocks normalise first, parameters have torchvision's names, so that its weights load.
     """
 
     def __init__(
@@ -248,7 +275,8 @@ class ResNet(nn.Module):
         self.conv1 = nn.Conv2d(channels, width, kernel, stride, padding, bias=False)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if large else nn.Identity()
         self.bn1 = nn.BatchNorm2d(width)
-        stages = _make_stages(block, width, blocks, _project_channels)
+        around = _project_alone if block is PreactivationBlock else _project_channels
+        stages = _make_stages(block, width, blocks, around)
         self.layer1, self.layer2, self.layer3, self.layer4 = stages
         _initialise(self)
         self.fc = head(8 * block.expansion * width)
@@ -265,6 +293,7 @@ def resnet18(
     *,
     stem: Stem = "cifar",
     width: int = 64,
+    preactivation: bool = False,
     classes: int = 10,
     domain: Domain = CIFAR10,
     seed: int = 0,
@@ -276,6 +305,8 @@ def resnet18(
             3x3 max pooling of stride 2.
         width: Channels of the first stage; 8 times as many features reach the head, and 32 times
             as many in ResNet-50 and ResNet-152.
+        preactivation: Blocks normalise before they convolve, and nothing follows their sum, the
+            last included: the ResNet-18 of GradAttack's code.
         classes: Number of outputs.
         domain: The space of the images.
         seed: Of the weights: He's normal distribution for convolutions, PyTorch's default for
@@ -286,10 +317,12 @@ def resnet18(
         11173962
 
     References:
-        He et al., 2016, Table 1 (he2016deep)
+        He et al., 2016, Table 1 (he2016deep); Huang et al., 2021 (huang2021evaluating)
     """
     options = {"stem": stem, "width": width, "classes": classes, "seed": seed}
-    return _imagenet_resnet(resnet18, BasicBlock, (2, 2, 2, 2), domain, **options)
+    options |= {"preactivation": True} if preactivation else {}
+    block = PreactivationBlock if preactivation else BasicBlock
+    return _imagenet_resnet(resnet18, block, (2, 2, 2, 2), domain, **options)
 
 
 def resnet50(

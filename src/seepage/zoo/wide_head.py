@@ -10,7 +10,7 @@ from seepage.core import Domain, Rng, Task
 from seepage.core.errors import InvalidValue, require_positive
 from seepage.domains.box import CIFAR10
 from seepage.zoo.building import build_task, require_image_shape, require_int
-from seepage.zoo.resnet import BasicBlock, ResNet
+from seepage.zoo.resnet import BasicBlock, PreactivationBlock, ResNet
 
 
 class WideHead(nn.Module):
@@ -67,6 +67,7 @@ def wide_head_resnet18(
     deviation: float | None = None,
     head_seed: int = 0,
     width: int = 64,
+    preactivation: bool = False,
     classes: int = 10,
     domain: Domain = CIFAR10,
     seed: int = 0,
@@ -85,6 +86,7 @@ def wide_head_resnet18(
         deviation: Of the entries of W2; 1 / sqrt(d) if None, 1 in the paper.
         head_seed: Of the random neurons only.
         width: Channels of ResNet-18's first stage; 8 times as many features reach the wide layer.
+        preactivation: As for `resnet18`; features are then negative too.
         classes: Number K of outputs.
         domain: The space of the images.
         seed: Of all other weights.
@@ -119,11 +121,13 @@ def wide_head_resnet18(
         head = lambda features: WideHead(  # noqa: E731
             features, neurons, trained, classes, rng, deviation
         )
+        block = PreactivationBlock if preactivation else BasicBlock
         blocks = (2, 2, 2, 2)
-        return ResNet(BasicBlock, blocks, stem="cifar", width=width, channels=channels, head=head)
+        return ResNet(block, blocks, stem="cifar", width=width, channels=channels, head=head)
 
     require_positive(deviation=deviation)
     options: dict[str, float] = {"neurons": neurons, "trained": trained}
     options |= {"head_seed": head_seed, "width": width}
     options |= {} if deviation is None else {"deviation": deviation}
+    options |= {"preactivation": True} if preactivation else {}
     return build_task(wide_head_resnet18, make, domain, **options, classes=classes, seed=seed)
