@@ -65,6 +65,37 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def again(place):
+    """Replace the captures: three rounds with one photo of a client, then one with another photo.
+
+    Returns a function that does so, with the name of the client in every round.
+    """
+
+    def write(*wards):
+        import fed_network
+
+        for path in [*(place / "captures").iterdir(), *(place / "truths").iterdir()]:
+            path.unlink()
+        photos = sp.data.bundled("photos", size=2)
+        inputs = nn.functional.interpolate(photos.inputs, size=8, mode="area").contiguous()
+        with torch.random.fork_rng():
+            torch.manual_seed(5)
+            model = fed_network.build()
+        for number, (ward, one) in enumerate(zip(wards, (0, 0, 0, 1), strict=True)):
+            truth = {"inputs": inputs[[one]], "labels": photos.labels[[one]]}
+            model.zero_grad()
+            nn.functional.cross_entropy(model(truth["inputs"]), truth["labels"]).backward()
+            gradient = {name: p.grad.clone() for name, p in model.named_parameters()}
+            about = Setting(batch_size=1, shape=(3, 8, 8), round=number, client=ward)
+            capture = Capture.of(model, gradient, form="gradient", setting=about)
+            sp.capture.save(capture, place / "captures" / f"{number}.safetensors")
+            save_file(truth, place / "truths" / f"{number}.safetensors")
+        return place
+
+    return write
+
+
 def audit(*options, out="out"):
     arguments = ["audit", "--model", "fed_network:build", "--steps", "20", "--out", out, "--plain"]
     return CliRunner().invoke(app, [*arguments, *options])
@@ -124,3 +155,31 @@ def test_without_the_truth_the_headline_counts_updates(place):
     run = audit("--capture", "captures")
     said = " ".join(run.output.split())
     assert "of 5 of 5 updates came back" in said or "explains 5 of 5 updates" in said, said
+
+
+@pytest.mark.parametrize(
+    ("wards", "people", "senders"),
+    [
+        ((WARDS[0],) * 4, 2, "1 client"),
+        # Without a recorded client the inputs alone tell.
+        (("",) * 4, 2, "4 updates"),
+        # Two clients may hold equal inputs of two people.
+        ((WARDS[0], WARDS[0], WARDS[1], WARDS[0]), 3, "2 clients"),
+    ],
+)
+def test_whoever_is_in_several_rounds_counts_once(again, wards, people, senders):
+    place = again(*wards)
+    run = audit(
+        "--capture", "captures", "--truth", "truths", "--fail-above", f"identified={people}"
+    )
+    said = " ".join(run.output.split())
+    assert run.exit_code == 0, run.output
+    assert f"{people} of {people} people were identified: {people} images reconstructed" in said
+    assert "In 4 captured updates the same input of one client counts as one person" in said
+    assert f"Federation captures: {senders}, 4 rounds" in said
+    found = load_audit(place / "out")
+    assert len(found.records) == 4
+    page = (place / "out" / "report.html").read_text(encoding="utf-8")
+    assert f"private inputs of {people} people" in page
+    lower = f"identified={people - 1}"
+    assert audit("--resume", "--fail-above", lower).exit_code != 0

@@ -702,3 +702,17 @@ def test_a_control_that_failed_is_not_said_of_people_who_were_found(bare, words)
         if line.startswith("Positive control")
     ]
     assert words in said
+
+
+def test_one_person_of_two_updates_is_safe_only_where_both_say_so():
+    """The first update shows nothing, and of the second no attack could tell."""
+    same = (("round 0", 0),)
+    first = record([9.0], data="round 0", known_as=same)
+    second = record([9.0], data="round 1", known_as=same, control=WEAK)
+    assert strongest(attempts([first]))[same[0]].level is Level.not_shown
+    [(person, found)] = strongest(attempts([first, second])).items()
+    assert person == same[0]
+    assert found.level is Level.inconclusive
+    assert not found.conclusive
+    [change] = changes([second], [first, second])[:1]
+    assert change.victim == ("round 1", 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -151,3 +152,27 @@ def _read_truth(path: Path, domain: Domain) -> Batch:
         batch = Batch(tensors["inputs"].float(), tensors["labels"])
     domain.check(batch.inputs)
     return batch
+
+
+def find_same_people(targets: Sequence[Target]) -> list[Target]:
+    """Tell who is behind several captured updates, so that reports count people once.
+
+    Somebody is the same person if a client, or updates of which no client is recorded, sent the
+    same input before. Inputs that differ may still be of one person, which nobody can tell; equal
+    inputs in one batch, or of two clients, may be of two people.
+    """
+    first: dict[tuple[str, str, int], tuple[str, int]] = {}
+    found = []
+    for target in targets:
+        held = target.captured
+        if isinstance(held, CapturedUpdate) and target.batch is not None:
+            alike = Counter[str]()
+            known_as = []
+            for number, one in zip(target.people, target.batch.inputs, strict=True):
+                same = digest(one)
+                key = held.capture.setting.client, same, alike[same]
+                known_as.append(first.setdefault(key, (target.data, number)))
+                alike[same] += 1
+            target = replace(target, known_as=tuple(known_as))
+        found.append(target)
+    return found

@@ -82,8 +82,8 @@ def strongest(records: Iterable[Record], metric: str = "psnr") -> list[Leak]:
     sign = _sign(metric)
     best: dict[tuple[Defense, str, int], Leak] = {}
     for record in records:
-        for person, value in zip(record.people, record.scores.get(metric, ()), strict=False):
-            key = record.defense, record.data, person
+        for person, value in zip(record.persons, record.scores.get(metric, ()), strict=False):
+            key = record.defense, *person
             if value is not None and (key not in best or sign * value > sign * best[key].value):
                 best[key] = Leak(*key, value, str(record.attack))
     return list(best.values())
@@ -160,6 +160,11 @@ class Breach:
     person: int
     value: float
 
+    @property
+    def index(self) -> int:
+        """Place of the person in the batch."""
+        return self.record.people.index(self.person)
+
 
 @dataclass(frozen=True)
 class Gate:
@@ -204,7 +209,7 @@ class Gate:
         """
         if self.metric == IDENTIFIED:
             found = _list_identified(list(records), self)
-            people = {(breach.record.data, breach.person) for breach in found}
+            people = {breach.record.persons[breach.index] for breach in found}
             return found if len(people) > self.threshold else []
         sign = _sign(self.metric)
         beyond = [
@@ -240,8 +245,8 @@ def find_identified(records: Sequence[Record]) -> set[Entry]:
     setups: dict[Setup, dict[tuple[str, int], list[Entry]]] = {}
     for number, record in enumerate(records):
         people = setups.setdefault((record.defense, record.local, record.batch_size), {})
-        for index, person in enumerate(record.people if record.scores else ()):
-            people.setdefault((record.data, person), []).append((number, index))
+        for index, person in enumerate(record.persons if record.scores else ()):
+            people.setdefault(person, []).append((number, index))
     return {entry for people in setups.values() for entry in _identify(records, people.values())}
 
 
@@ -268,11 +273,11 @@ def _list_identified(records: Sequence[Record], gate: Gate) -> list[Breach]:
     best: dict[tuple[object, ...], tuple[tuple[bool, float], Breach]] = {}
     for number, index in sorted(find_identified(records)):
         record = records[number]
-        person, match = record.people[index], -math.inf
+        match = -math.inf
         if record.identification:
             match = record.identification[index].match
-        key = record.data, person, record.defense, record.local, record.batch_size
+        key = record.persons[index], record.defense, record.local, record.batch_size
         order = record.is_exact(index), match
         if key not in best or order > best[key][0]:
-            best[key] = order, Breach(gate, record, person, 1.0)
+            best[key] = order, Breach(gate, record, record.people[index], 1.0)
     return [breach for _, breach in best.values()]

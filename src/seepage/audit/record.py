@@ -127,6 +127,9 @@ class Record:
         sampling: How the people were chosen: "at random", "in order" or "by number"; empty if that
             is not known.
         readable: Whether closed forms can read the update behind the defense.
+        known_as: For a captured update, the data and number under which each person counts: those
+            of the first update of the same client with the same input. Empty where `data` and
+            `people` tell people apart.
         control: How the controls of this attack went; None if none was run. Not stored, but put
             together from the records of the controls.
     """
@@ -156,6 +159,7 @@ class Record:
     applicable: bool = True
     sampling: str = ""
     readable: bool = False
+    known_as: tuple[tuple[str, int], ...] = ()
     control: Control | None = None
 
     @property
@@ -169,6 +173,11 @@ class Record:
         if self.error is None:
             return "scored" if self.scores or self.bound else "no truth"
         return "failed" if self.applicable else "not applicable"
+
+    @property
+    def persons(self) -> tuple[tuple[str, int], ...]:
+        """Data and number by which each person is counted, whatever updates they are in."""
+        return self.known_as or tuple((self.data, number) for number in self.people)
 
     @property
     def batch_size(self) -> int:

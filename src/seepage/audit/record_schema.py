@@ -66,6 +66,12 @@ def _is_place(value: object) -> bool:
     return type(value) is int and 1 <= value < _LARGEST
 
 
+def _is_person(value: object) -> bool:
+    return (
+        isinstance(value, list) and len(value) == 2 and _is_word(value[0]) and _is_count(value[1])
+    )
+
+
 def _one_of(*words: str) -> Check:
     return lambda value: isinstance(value, str) and value in words
 
@@ -187,11 +193,17 @@ _FIELDS: Mapping[str, Check] = {
     "applicable": _is_truth_value,
     "sampling": _is_word,
     "readable": _is_truth_value,
+    "known_as": _list_of(_is_person),
     "control": lambda value: value is None,
     "batch_size": _is_place,
 }
 # What records of 0.2 lack; they are read as if it were there.
-_ADDED: Mapping[str, object] = {"applicable": True, "sampling": "", "readable": False}
+_ADDED: Mapping[str, object] = {
+    "applicable": True,
+    "sampling": "",
+    "readable": False,
+    "known_as": [],
+}
 
 
 def check_record(plain: object) -> None:
@@ -222,6 +234,7 @@ def _find_uneven(plain: Mapping[str, Any]) -> list[str]:
         "batch_size": plain["batch_size"] != count,
         "scores": any(len(row) != count for table in tables for row in table.values()),
         "identification": len(plain["identification"]) not in (0, count),
+        "known_as": len(plain["known_as"]) not in (0, count),
         "bound": len(bound["values"]) != bounded
         or (is_distance and any(float(value) < 0 for value in bound["values"])),
         "threat": plain["threat"] is None and plain["bound"] is None,

@@ -72,6 +72,7 @@ def _begin_record(case: AnyCase) -> Record:
         control_kind=(case.control or "") if isinstance(case, Case) else "",
         truth=case.target.digest,
         sampling=case.target.sampling,
+        known_as=case.target.known_as,
         bound=_begin_ceiling(case) if isinstance(case, BoundCase) else None,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from seepage.audit import spec_entries as entries
-from seepage.audit.captured_data import CapturedData
+from seepage.audit.captured_data import CapturedData, find_same_people
 from seepage.audit.grid import Audit
 from seepage.audit.spec_text import SpecSource, locate_error
 from seepage.audit.targets import Target
@@ -92,6 +92,8 @@ def build_spec(source: SpecSource) -> Spec:
         )
         parts = [part for made in entries.read_each(table, "scenario", build) for part in made]
     title = str(table.get("title", Path(source.name).stem))
+    named = iter(find_same_people([target for part in parts for target in part.batches]))
+    parts = [replace(part, batches=tuple(next(named) for _ in part.batches)) for part in parts]
     return Spec(title, source, tuple(parts), timeout)
 
 

@@ -103,6 +103,7 @@ class Target:
         domain: What an input is, if that is known.
         sampling: How the people were chosen: "at random", "in order" or "by number"; empty if
             nobody knows.
+        known_as: Under which data and number each person counts; see `Record`.
     """
 
     data: str
@@ -114,6 +115,7 @@ class Target:
     captured: _HeldUpdate | None = None
     domain: Domain | None = None
     sampling: str = ""
+    known_as: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def unknown(cls, data: str, captured: CapturedUpdate) -> Target:

@@ -18,6 +18,7 @@ from seepage.cli.options import read_option, read_shape
 from seepage.cli.report_command import print_line
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
+from seepage.report.words import count_noun
 
 # Updates that one audit takes at most.
 MOST_CAPTURES = 1_000
@@ -88,7 +89,7 @@ def _federation_spec(request: CaptureRequest, *, device: str, console: Console) 
 
     Prints which files are left out, and why: files that are no captures, or do not fit the model.
     """
-    scenarios, places = [], set[tuple[str, int]]()
+    scenarios, places, named = [], set[tuple[str, int]](), True
     for file in _list_captures(request.file):
         truth = None if request.truth is None else _find_truth(request.truth, file)
         one = replace(request, file=file, truth=truth)
@@ -102,6 +103,7 @@ def _federation_spec(request: CaptureRequest, *, device: str, console: Console) 
             print_line(console, f"{file.name} is left out: {error}", style="dim")
             continue
         places.add(place)
+        named &= bool(held.captured.capture.setting.client)
         data = {**_list_data(one), "name": f"client {place[0]}, round {place[1]}"}
         attacks = [_write_auto(request)]
         scenarios.append((place, {"data": data, "models": network, "attacks": attacks}))
@@ -111,7 +113,9 @@ def _federation_spec(request: CaptureRequest, *, device: str, console: Console) 
             f"{request.model}, found none that can be audited"
         )
     clients, rounds = ({place[axis] for place in places} for axis in (0, 1))
-    title = f"Federation {request.file.name}: {len(clients)} clients, {len(rounds)} rounds"
+    # Files that record no client may be of one.
+    senders = count_noun(len(clients), "client") if named else count_noun(len(places), "update")
+    title = f"Federation {request.file.name}: {senders}, {count_noun(len(rounds), 'round')}"
     ordered = [scenario for _, scenario in sorted(scenarios, key=lambda pair: pair[0])]
     note = "# Written by seepage audit --capture; --resume and --workers need nothing else.\n"
     written = write_toml({"title": title, "scenario": ordered})

@@ -159,7 +159,11 @@ def _judge(records: Sequence[Record]) -> dict[_Attacked, dict[Defense, People]]:
         defenses = groups.setdefault(_Attacked.of(record), {})
         defenses.setdefault(record.defense, []).append(attempt)
     return {
-        attacked: {defense: strongest(tried) for defense, tried in defenses.items()}
+        attacked: {
+            # By their place in the data, since two audits may know different updates of somebody.
+            defense: {best.victim: best for best in strongest(tried).values()}
+            for defense, tried in defenses.items()
+        }
         for attacked, defenses in groups.items()
     }
 

@@ -95,7 +95,7 @@ def _describe_audit(audit: AuditResult) -> dict[str, str]:
     records = audit.records
     models = dict.fromkeys(record.model for record in records)
     weights = dict.fromkeys(str(one.identity.get("weights")) for one in audit.planned)
-    people = {(r.data, p) for r in records for p in r.people}
+    people = {person for record in records for person in record.persons}
     labels = label_setups(Setup.of(record) for record in records)
     sizes = sorted({record.batch_size for record in records})
     # Names of data and settings have commas of their own.
@@ -110,7 +110,7 @@ def _describe_audit(audit: AuditResult) -> dict[str, str]:
 
 
 _SAMPLING = {
-    "": "those of the updates that were given, counted anew in each",
+    "": "those of the updates that were given, where the same input of one client counts once",
     "at random": "drawn at random",
     "in order": "taken in order",
     "by number": "chosen by number",

@@ -137,6 +137,11 @@ class Attempt:
         return self.record.data, self.record.people[self.index]
 
     @property
+    def person(self) -> Victim:
+        """By whom this person is counted: the same in every captured update that is known to."""
+        return self.record.persons[self.index]
+
+    @property
     def update(self) -> tuple[str, tuple[int, ...]]:
         """Data set and people of the update; whoever shares it is no independent draw."""
         return self.record.data, self.record.people
@@ -266,9 +271,9 @@ def _luck_with_labels(records: Sequence[Record]) -> float:
     """Probability of as many right labels as one attack has, by chance alone."""
     tested: dict[Victim, tuple[float, bool]] = {}
     for record in records:
-        for person, right in zip(record.people, record.scores["label_accuracy"], strict=True):
+        for person, right in zip(record.persons, record.scores["label_accuracy"], strict=True):
             if right is not None and record.label_chance is not None:
-                tested.setdefault((record.data, person), (record.label_chance, right == 1))
+                tested.setdefault(person, (record.label_chance, right == 1))
     controls = {record.data: record.control for record in records if record.control is not None}
     every = [*tested.values(), *(one for control in controls.values() for one in control.labels)]
     # The distribution of a sum of events with different chances.
@@ -286,8 +291,8 @@ def attempts(records: Sequence[Record]) -> list[Attempt]:
     """
     identifying, labels = find_identified(records), _find_leaked_labels(records)
     rising = [curve for curve in effort_curves(records) if curve.rising]
-    everybody = {(Setup.of(record), record.data, n) for record in records for n in record.people}
-    people = Counter(setup for setup, *_ in everybody)
+    everybody = {(Setup.of(record), person) for record in records for person in record.persons}
+    people = Counter(setup for setup, _ in everybody)
     found = []
     for number, record in enumerate(records):
         for index in range(len(record.people) if record.scores else 0):
@@ -338,14 +343,23 @@ def amounts(record: Record) -> list[Amount]:
 def strongest(tried: Iterable[Attempt]) -> dict[Victim, Attempt]:
     """Per person the attempt that shows most, the worst-off person first.
 
-    A defense is judged by the lowest error over attacks: it must hold against all of them.
+    A defense is judged by the lowest error over attacks: it must hold against all of them. Whoever
+    is known to be behind several captured updates counts once.
 
     References:
         Liu et al., 2024, Sec. 4 (liu2024systematic)
     """
-    groups = group_by(tried, lambda attempt: attempt.victim)
-    best = {victim: _pick_strongest(group) for victim, group in groups.items()}
+    updates = group_by(tried, lambda attempt: attempt.victim)
+    people = group_by(map(_pick_strongest, updates.values()), lambda attempt: attempt.person)
+    best = {person: _join_updates(group) for person, group in people.items()}
     return dict(sorted(best.items(), key=lambda item: strength(item[1]), reverse=True))
+
+
+def _join_updates(group: Sequence[Attempt]) -> Attempt:
+    """The worst for one person of several updates; only all of them together clear anybody."""
+    best = max(group, key=strength)
+    parts = tuple(dict.fromkeys(part for attempt in group for part in attempt.parts))
+    return replace(best, parts=parts, conclusive=all(attempt.conclusive for attempt in group))
 
 
 def _pick_strongest(group: Sequence[Attempt]) -> Attempt:

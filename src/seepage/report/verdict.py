@@ -71,6 +71,7 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
         headline=tell_people(people, noun, where) + tell_ceiling(people),
         details=(
             _tell_worst(worst),
+            *_tell_counting(tried),
             *_tell_population(bare),
             *_compare_setups(bare, labels),
             *_changes(defended, labels),
@@ -228,6 +229,17 @@ def _tell_worst(attempt: Attempt) -> str:
     beside = attempt.without_update
     guessed = f"; a guess that needs no update reaches {beside.words()}" if beside.value else ""
     return f"The worst-off person, {data} #{person}, {how}{among}{guessed}."
+
+
+def _tell_counting(tried: Sequence[Attempt]) -> list[str]:
+    """How people behind several captured updates were counted."""
+    updates = {attempt.update for attempt in tried if attempt.record.known_as}
+    if len(updates) < 2:
+        return []
+    return [
+        f"In {len(updates)} captured updates the same input of one client counts as one person; "
+        "whether different inputs are of one person cannot be known, so each of them counts."
+    ]
 
 
 def _describe_gallery(found: Identification) -> str:

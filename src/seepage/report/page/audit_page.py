@@ -354,7 +354,7 @@ def tradeoff_section(choices: Sequence[Choice], *, utility: str = "utility") -> 
 
 def _name_private(audit: AuditResult) -> str:
     """Say which private data a page about an audit embeds."""
-    shown = {(r.data, p) for r in audit.records if audit.holds(r.truth) for p in r.people}
+    shown = {who for r in audit.records if audit.holds(r.truth) for who in r.persons}
     if not shown and not any(audit.holds(record.case) for record in audit.records):
         return "This page holds scores only: no private inputs, and no guesses at them."
     of = f"private inputs of {count_noun(len(shown), 'person', 'people')} and " if shown else ""
