@@ -13,7 +13,7 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 310,
-    "lines": 62_449,
+    "lines": 62_480,
     "public names": 1_205,
     "single-user modules": 34,
 }

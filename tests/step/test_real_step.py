@@ -185,6 +185,37 @@ def test_the_network_its_hooks_and_gradients_are_left_as_they_were():
     assert model[3].weight.grad is None
 
 
+class Centres(nn.Module):
+    """A loss with a trainable centre for each class, as face recognition has them."""
+
+    def __init__(self):
+        super().__init__()
+        self.centres = nn.Parameter(torch.eye(5))
+
+    def forward(self, outputs, labels):
+        return nn.functional.cross_entropy(outputs @ self.centres.T, labels)
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("kind", ["penalty", "centres"])
+def test_parameters_that_the_loss_reads_get_no_gradient_and_are_said_to_be_left_out(kind, given):
+    model, data = dense(), batch()
+
+    def penalised(outputs, labels):
+        return loss(outputs, labels) + 1e-4 * sum(p.square().sum() for p in model.parameters())
+
+    trained = Centres() if kind == "centres" else penalised
+    every = [*model.parameters(), *(trained.parameters() if kind == "centres" else ())]
+    trained(model(data[0]), data[1]).backward()
+    before = [p.grad.clone() for p in every]
+    sent = {"gradients": gradients(model)} if given else {}
+    others = torch.rand(80, 3, 4, 4, generator=torch.Generator().manual_seed(3))
+    result = sp.audit_step(model, trained, data, others=others, **sent, **CHEAP)
+    assert all(torch.equal(p.grad, kept) for p, kept in zip(every, before, strict=True))
+    assert "the loss reads trainable parameters itself" in result.difference
+    assert all(record.effort["foreign"] for record in result.records)
+
+
 def test_gradients_accumulated_over_micro_batches_are_audited_as_they_are():
     model, (inputs, labels) = dense(), batch(4)
     for part in range(2):

@@ -88,7 +88,9 @@ def shared_gradient(
     with warnings.catch_warnings():
         # Opacus also hooks the first layer, whose input needs no gradient.
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
-        torch.autograd.backward(loss(network(inputs), labels))
+        trained = [p for p in network.parameters() if p.requires_grad]
+        # Nothing else gets a gradient: the loss may read parameters that are not of the copy.
+        torch.autograd.backward(loss(network(inputs), labels), inputs=trained)
     step.pre_step()
     return {
         name.removeprefix("_module."): parameter.grad.detach().clone()

@@ -209,7 +209,7 @@ def audit_step(
             loop = TrainingLoop(wrapped, own_loss, autocast, mode, client, _move(who, task), shape)
             with explain_errors(NotApplicable, _NO_FUNCTION.format(mode.name)):
                 mode.check(loop.batch)
-                real = loop.compare() if gradients is None else loop.accept(gradients)
+                real = loop.examine(gradients)
             if real.gradients is not None:
                 sent = SentUpdate(real.gradients, client, known, who.require_batch(), key)
                 who = replace(who, captured=sent)

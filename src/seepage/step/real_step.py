@@ -37,6 +37,11 @@ _FOREIGN = 0.05
 _ROUNDING = 1e-5
 # A loss is scaled by a power of two from here on; clipping and averaging only make it smaller.
 _SMALLEST_SCALE = 16
+_LOSS_IS_TRAINED = (
+    "the loss reads trainable parameters itself, such as a centre for each class or a penalty on "
+    "weights, and what they send back is left out; move such layers into the network, and a "
+    "penalty into the optimizer"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +98,12 @@ class TrainingLoop:
             model.eval()
             for layer in normalising:
                 layer.train()
+        trained = [p for p in model.parameters() if p.requires_grad]
+        # Nothing else gets a gradient: the loss may read parameters that are not of the copy.
+        torch.autograd.backward(self._compute_loss(model), inputs=trained)
+        return [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+
+    def _compute_loss(self, model: nn.Module) -> Tensor:
         inputs = self.task.domain.normalise(self.batch.inputs).reshape(-1, *self.shape)
         gpus = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
         with torch.random.fork_rng(devices=gpus), self.autocast:
@@ -103,9 +114,27 @@ class TrainingLoop:
                 value = self.loss(find_logits(outputs), targets)
             except AttributeError:
                 value = self.loss(outputs, targets)
-        torch.autograd.backward(value.mean())
-        trained = [p for p in model.parameters() if p.requires_grad]
-        return [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+        return value.mean()
+
+    def examine(self, given: object = None) -> RealStep:
+        """Compare the gradient of the loop, or one that it gave, with the simulated one.
+
+        Args:
+            given: As `accept` takes it; None to compute it here.
+        """
+        real = self.compare() if given is None else self.accept(given)
+        if not self._loss_is_trained():
+            return real
+        told = "; ".join(filter(None, [real.difference, _LOSS_IS_TRAINED]))
+        return replace(real, difference=told, foreign=True)
+
+    def _loss_is_trained(self) -> bool:
+        """Whether the loss depends on trainable parameters, and not only through the outputs."""
+        model = copy_unwrapped(self.model).eval().requires_grad_(False)
+        try:
+            return self._compute_loss(model).requires_grad
+        except Exception:  # noqa: BLE001 - `compare` tells why the loop cannot be run
+            return False
 
     def compare(self) -> RealStep:
         """Compare the gradient of the loop with the simulated one, and choose what is audited."""
