@@ -216,6 +216,35 @@ def test_a_step_of_sgd_in_bfloat16_is_how_far_its_parameters_move(photo):
         assert torch.equal(shared[f"model.{name}"], (after - start).float())
 
 
+@pytest.mark.parametrize("given", [False, True], ids=["computed", "given"])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+@pytest.mark.parametrize("still", ["left out", "rate of zero"])
+def test_what_the_optimizer_does_not_move_is_not_shared(photo, kind, still, given):
+    model = dense()
+    first, *_, last = (layer for layer in model if isinstance(layer, nn.Linear))
+    groups = [{"params": last.parameters(), "lr": 0.1}]
+    groups += [{"params": first.parameters(), "lr": 0.0}] if still == "rate of zero" else []
+    optimizer = kind(groups)
+    functional.cross_entropy(model(photo[0]), photo[1]).backward()
+    sent = {name: p.grad for name, p in model.named_parameters()} if given else None
+    loss = nn.CrossEntropyLoss()
+    result = sp.audit_step(model, loss, photo, optimizer, gradients=sent, **CHEAP)
+    assert not result.recognisable
+    assert result.difference == ""
+    assert "2 of 4 trainable parameters are not moved by the optimizer" in str(result)
+    shared = result.cases[0].observe().update.tensors
+    assert [tuple(t.shape) for t in shared.values()] == [last.weight.shape, last.bias.shape]
+    whole = sp.audit_step(model, loss, photo, **CHEAP)
+    assert whole.recognisable
+
+
+def test_an_optimizer_of_other_parameters_is_said_to_be_one(photo):
+    optimizer = torch.optim.SGD(dense().parameters(), lr=0.1)
+    result = sp.audit_step(dense(), nn.CrossEntropyLoss(), photo, optimizer, **CHEAP)
+    assert result.recognisable
+    assert "holds none of the network's parameters" in str(result)
+
+
 def no_compiler(*_):
     raise AssertionError("an audit compiled something")
 

@@ -37,6 +37,7 @@ from seepage.step.shared_update import (
     describe_precision,
     describe_random_layers,
     find_privacy,
+    freeze_unmoved,
     leave_unchanged,
 )
 from seepage.step.step_attacks import list_attacks
@@ -112,8 +113,8 @@ def audit_step(
             such as weights or a mask, goes to the loss as well. Of inputs alone, as autoencoders
             have them, the loss is `loss(outputs, inputs)`. Whole numbers `(B, L)` are tokens; with
             an `attention_mask`, texts may have several lengths.
-        optimizer: If given, what is shared is how far it moves; else the gradient. One of Opacus's
-            clips and adds its noise as it does in training.
+        optimizer: If given, what is shared is how far it moves, of the parameters it holds; else
+            the gradient of all. One of Opacus's clips and adds its noise as it does in training.
         domain: What inputs are, where they are in natural units; its normalisation is then
             applied before the network. Or the lowest and highest value of inputs as the network
             reads them. If not given, the range of `others` is assumed, or a wide one.
@@ -171,6 +172,7 @@ def audit_step(
         loss = privacy.unwrap_loss(loss)
     else:
         remove_backward_hooks(own)
+    unmoved = freeze_unmoved(own, model, optimizer)
     autocast = read_autocast(model)
     with leave_unchanged(model), without_checkpointing():
         inputs, targets = check_batch(*read_batch(batch))
@@ -186,7 +188,8 @@ def audit_step(
             own, wrapped = (MaskPadding(each, padding) for each in (own, wrapped))
         prepared = _prepare_task(own, loss, inputs, targets, optimizer, domain, defense, others)
         private, task, client = prepared.private, prepared.task, prepared.client
-        notes, own_loss = prepared.notes, prepared.own_loss
+        notes = (*prepared.notes, unmoved) if unmoved else prepared.notes
+        own_loss = prepared.own_loss
         by_batch = any(layer.training for layer in batchnorm_layers(model).values())
         known = threat or Threat(batchnorm="unknown" if by_batch else "running")
         if known.batchnorm == "unknown":

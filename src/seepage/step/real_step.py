@@ -38,9 +38,8 @@ _ROUNDING = 1e-5
 # A loss is scaled by a power of two from here on; clipping and averaging only make it smaller.
 _SMALLEST_SCALE = 16
 _LOSS_IS_TRAINED = (
-    "the loss reads trainable parameters itself, such as a centre for each class or a penalty on "
-    "weights, and what they send back is left out; move such layers into the network, and a "
-    "penalty into the optimizer"
+    "the loss reads trainable parameters itself, such as centres of classes or a penalty on weights"
+    ", whose gradient is left out; move them into the network, and a penalty into the optimizer"
 )
 
 
@@ -86,7 +85,7 @@ class TrainingLoop:
     shape: tuple[int, ...]
 
     def compute_gradients(self, *, draws: bool) -> list[Tensor]:
-        """Run forward and backward, and return the gradient of each trainable parameter.
+        """Run forward and backward, and return the gradient of each parameter that is shared.
 
         Args:
             draws: Whether layers run as they do in the loop. Otherwise all but batch
@@ -98,10 +97,15 @@ class TrainingLoop:
             model.eval()
             for layer in normalising:
                 layer.train()
-        trained = [p for p in model.parameters() if p.requires_grad]
+        trained = list(self._select_shared(model).values())
         # Nothing else gets a gradient: the loss may read parameters that are not of the copy.
         torch.autograd.backward(self._compute_loss(model), inputs=trained)
         return [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+
+    def _select_shared(self, model: nn.Module) -> dict[str, Tensor]:
+        """The parameters that the task trains, by their names in the network."""
+        pairs = zip(model.named_parameters(), self.task.model.parameters(), strict=True)
+        return {name: own for (name, own), simulated in pairs if simulated.requires_grad}
 
     def _compute_loss(self, model: nn.Module) -> Tensor:
         inputs = self.task.domain.normalise(self.batch.inputs).reshape(-1, *self.shape)
@@ -117,11 +121,7 @@ class TrainingLoop:
         return value.mean()
 
     def examine(self, given: object = None) -> RealStep:
-        """Compare the gradient of the loop, or one that it gave, with the simulated one.
-
-        Args:
-            given: As `accept` takes it; None to compute it here.
-        """
+        """Compare the gradient of the loop, computed here or given, with the simulated one."""
         real = self.compare() if given is None else self.accept(given)
         if not self._loss_is_trained():
             return real
@@ -174,7 +174,8 @@ class TrainingLoop:
             given: By name of the parameter; None for one without a gradient.
         """
         own_model = self.model.model if isinstance(self.model, MaskPadding) else self.model
-        sent = self._name(_read_gradients(given, unwrap(own_model)))
+        model = unwrap(own_model)
+        sent = self._name(_read_gradients(given, model, self._select_shared(model)))
         own = self._simulate()
         if not self.client.chain.only_changes_update:
             distance = _distance(sent, own)
@@ -318,8 +319,8 @@ def _describe_unseen(model: nn.Module) -> str:
     return " and ".join(unseen) + advice if unseen else ""
 
 
-def _read_gradients(given: object, model: nn.Module) -> list[Tensor]:
-    """Return one gradient per trainable parameter, or raise if they do not fit the network."""
+def _read_gradients(given: object, model: nn.Module, shared: Gradients) -> list[Tensor]:
+    """Return one gradient per shared parameter, or raise if they do not fit the network."""
     if not isinstance(given, Mapping):
         raise InvalidValue(
             "expected gradients as a mapping of parameter names to tensors, such as "
@@ -347,7 +348,7 @@ def _read_gradients(given: object, model: nn.Module) -> list[Tensor]:
         )
     return [
         named[n].detach().to(p.device) if n in named else torch.zeros_like(p)
-        for n, p in trained.items()
+        for n, p in strip_prefixes(shared).items()
     ]
 
 

@@ -55,13 +55,41 @@ def _find_plain_rate(optimizer: Optimizer) -> float | None:
     """Return the learning rate if the optimizer only multiplies by it, else None."""
     if type(optimizer) is not SGD:
         return None
-    groups = optimizer.param_groups
+    # A group with a rate of zero does not move; if all have one, the rate is not known.
+    groups = [group for group in optimizer.param_groups if group["lr"] != 0]
     bare = all(
         not group["momentum"] and not group["weight_decay"] and not group["maximize"]
         for group in groups
     )
     rates = {float(group["lr"]) for group in groups}
     return rates.pop() if bare and len(rates) == 1 and min(rates) > 0 else None
+
+
+def freeze_unmoved(own: nn.Module, model: nn.Module, optimizer: Optimizer | None) -> str | None:
+    """Freeze what the optimizer does not move, since it is not shared, and say so.
+
+    Args:
+        own: A copy of the network, which is changed.
+        model: The network, without what is wrapped around it.
+        optimizer: The one of the training loop; None leaves all as it is.
+    """
+    if optimizer is None:
+        return None
+    groups = optimizer.param_groups
+    moved = {id(p) for group in groups if group.get("lr") != 0 for p in group["params"]}
+    pairs = zip(model.parameters(), own.parameters(), strict=True)
+    trained = [(copied, id(given) in moved) for given, copied in pairs if given.requires_grad]
+    still = [copied for copied, moves in trained if not moves]
+    if not moved or not still:
+        return None
+    if len(still) == len(trained):
+        return "the optimizer holds none of the network's parameters, so all are taken to move"
+    for copied in still:
+        copied.requires_grad_(False)
+    return (
+        f"{len(still)} of {len(trained)} trainable parameters are not moved by the optimizer, and "
+        "are taken not to be shared; leave it out to audit the gradient of all"
+    )
 
 
 def describe_random_layers(model: nn.Module) -> str | None:
