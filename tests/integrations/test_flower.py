@@ -268,6 +268,28 @@ def test_an_array_that_was_not_broadcast_is_not_sent(batch, name, got):
         ask(app(as_mod(sp.Clip(1.0)), add, batch=batch))
 
 
+@pytest.mark.parametrize("kind", ["evaluate", "query", "query.weights"])
+def test_arrays_that_no_training_asked_for_are_not_sent(kind):
+    """Parameters after local training would cross the wire as they are."""
+
+    def ask_for(arrays):
+        made = ClientApp(mods=[as_mod(sp.Clip(1.0))])
+
+        def answer(message, context):
+            content = RecordDict({"metrics": MetricRecord({"num-examples": 1}), **arrays})
+            return Message(content=content, reply_to=message)
+
+        name, _, action = kind.partition(".")
+        (getattr(made, name)(action) if action else getattr(made, name)())(answer)
+        content = RecordDict({"arrays": ArrayRecord(network().state_dict())})
+        message = Message(content=content, dst_node_id=5, message_type=kind)
+        return made(message, Context(1, 5, {}, RecordDict(), {}))
+
+    with pytest.raises(InvalidValue, match=f"got some in a reply to '{kind}', which is not sent"):
+        ask_for({"arrays": ArrayRecord(network().state_dict())})
+    assert ask_for({}).content["metrics"]["num-examples"] == 1
+
+
 def test_a_folder_that_cannot_be_written_to_later_is_a_line_in_the_log(batch, recorder, caplog):
     recorder.folder.rmdir()
     recorder.folder.write_text("in the way")

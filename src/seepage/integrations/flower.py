@@ -131,9 +131,10 @@ def capture_mod(recorder: Recorder) -> Mod:
 def as_mod(defense: Protection, *, seed: int | None = None, names: tuple[str, ...] = ()) -> Mod:
     """A mod for `ClientApp(mods=[...])` that defends the change of the parameters.
 
-    Running statistics and other buffers pass unchanged; send them only if you mean to. A reply that
-    cannot be defended is an error and is not sent: one with several records of arrays, as SCAFFOLD
-    has, or one that a mod after this one has masked.
+    Running statistics, other buffers and metrics pass unchanged; send them only if you mean to. A
+    reply that cannot be defended is an error and is not sent: one with several records of arrays,
+    as SCAFFOLD has, one that a mod after this one has masked, or one with arrays to a message that
+    does not ask to train, such as evaluate or query.
 
     Args:
         defense: A defense of whole updates.
@@ -163,6 +164,12 @@ back; give a defense of whole updates such as Clip, AddGaussian or Prune
         number, client = _read_round(message), _read_client(context)
         reply = call_next(message, context)
         sent = 0 if reply.has_error() else len(reply.content.array_records)
+        if sent and not asked:
+            raise InvalidValue(
+                "expected arrays in replies to train messages alone, where their change can be "
+                f"defended, got some in a reply to {message.metadata.message_type!r}, which is not "
+                "sent; reply with metrics, and give initial parameters to the strategy"
+            )
         if asked and not reply.has_error() and (broadcast or sent):
             if (broadcast, sent) != (1, 1):
                 raise InvalidValue(
