@@ -268,6 +268,80 @@ def test_an_array_that_was_not_broadcast_is_not_sent(batch, name, got):
         ask(app(as_mod(sp.Clip(1.0)), add, batch=batch))
 
 
+SECAGG = "secaggplus_configs"
+NODES = (1, 2, 3)
+
+
+def mask(mods):
+    """Three clients go through SecAgg+ up to the masked parameters, as its workflow asks them."""
+    from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters
+    from flwr.compat.common import recorddict_compat as compat
+
+    arrays = [torch.zeros(2, 4).numpy(), torch.zeros(2).numpy()]
+    contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in NODES}
+    made = ClientApp(mods=mods)
+
+    @made.train()
+    def train(message, context):
+        after = ndarrays_to_parameters([array + 0.1 for array in arrays])
+        result = FitRes(Status(Code.OK, ""), after, 1, {})
+        return Message(compat.fitres_to_recorddict(result, keep_input=False), reply_to=message)
+
+    def send(node, content, configs):
+        content.config_records[SECAGG] = ConfigRecord(configs)
+        reply = made(Message(content, dst_node_id=node, message_type="train"), contexts[node])
+        return reply.content.config_records[SECAGG]
+
+    numbers = {"sample_num": 3, "share_num": 3, "threshold": 2}
+    ranges = {"clipping_range": 8.0, "target_range": 2**22, "mod_range": 2**32, "max_weight": 1.0}
+    begin = {"stage": "setup", **numbers, **ranges}
+    opened = {node: send(node, RecordDict(), begin) for node in NODES}
+    keys = {str(node): [found["pk1"], found["pk2"]] for node, found in opened.items()}
+    shares = {n: send(n, RecordDict(), {"stage": "share_keys", **keys}) for n in NODES}
+    masked = []
+    for node in NODES:
+        others = [other for other in NODES if other != node]
+        passed = [shares[o]["ctxts"][shares[o]["dsts"].index(node)] for o in others]
+        configs = {"stage": "collect_masked_vectors", "srcs": others, "ctxts": passed}
+        asked = FitIns(ndarrays_to_parameters(arrays), {})
+        content = compat.fitins_to_recorddict(asked, keep_input=True)
+        masked.append(send(node, content, configs)["masked_params"])
+    return masked
+
+
+def test_a_defense_stands_behind_secure_aggregation_and_not_before_it():
+    """Masked parameters cannot be defended: a mod before SecAgg+ would let them out as they are."""
+    from flwr.client.mod import secaggplus_mod
+
+    seen = []
+
+    def look(message, context, call_next):
+        reply = call_next(message, context)
+        for record in reply.content.array_records.values():
+            seen.extend(float(abs(array.numpy()).max()) for array in record.values())
+        return reply
+
+    defense = as_mod(sp.Clip(1e-6), names=("weight", "bias"))
+    assert [len(packed) for packed in mask([secaggplus_mod, look, defense])] == [3, 3, 3]
+    assert len(seen) == 2 * len(NODES)
+    assert max(seen) <= 1e-5
+    with pytest.raises(InvalidValue, match="put mods that mask before this one"):
+        mask([defense, secaggplus_mod])
+
+
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_a_defense_and_flowers_own_privacy_can_stand_in_either_order(batch, first):
+    from flwr.clientapp.mod import LocalDpMod
+
+    mods = [as_mod(sp.Clip(1e-3)), LocalDpMod(1e-2, 1e-9, 8.0, 1e-5)]
+    plain, before = arrived(ask(app(batch=batch))), network().state_dict()
+    got = arrived(ask(app(*(mods if first == "ours" else mods[::-1]), batch=batch)))
+    moved = torch.cat([(got[n] - before[n]).flatten() for n, _ in network().named_parameters()])
+    own = torch.cat([(plain[n] - before[n]).flatten() for n, _ in network().named_parameters()])
+    assert own.norm() > 0.02
+    assert moved.norm() < 0.002
+
+
 @pytest.mark.parametrize("kind", ["evaluate", "query", "query.weights"])
 def test_arrays_that_no_training_asked_for_are_not_sent(kind):
     """Parameters after local training would cross the wire as they are."""

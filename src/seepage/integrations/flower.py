@@ -163,7 +163,8 @@ back; give a defense of whole updates such as Clip, AddGaussian or Prune
         before = _read_arrays(message.content, names) if broadcast == 1 else {}
         number, client = _read_round(message), _read_client(context)
         reply = call_next(message, context)
-        sent = 0 if reply.has_error() else len(reply.content.array_records)
+        # SecAgg+ empties the record that it has masked.
+        sent = 0 if reply.has_error() else sum(map(bool, reply.content.array_records.values()))
         if sent and not asked:
             raise InvalidValue(
                 "expected arrays in replies to train messages alone, where their change can be "
