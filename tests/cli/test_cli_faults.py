@@ -338,3 +338,19 @@ def test_a_spec_for_people_to_read_that_differs_is_not_passed_over(place):
     assert "spec.toml' differs from the spec with which the audit began" in str(refused.exception)
     (place / "out" / "spec.toml").unlink()
     assert audit("--resume", spec=None).exit_code == 0
+
+
+def test_an_audit_ends_well_where_the_output_takes_only_ascii(place):
+    title, out = "Prüfung mit \N{GREEK SMALL LETTER SIGMA} — ✓", "aus gäbe"
+    text = f"title = {title!r}\n{SPEC.replace('NAME', 'small')}"
+    (place / "spec.toml").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "seepage", "audit", "spec.toml", "--out", out, "--plain"],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"Pr\\xfcfung mit \\u03c3" in done.stdout
+    assert load_audit(place / out).title == title
+    assert title in (place / out / "report.html").read_text(encoding="utf-8")

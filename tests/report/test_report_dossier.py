@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 
@@ -198,6 +199,17 @@ def test_membership_is_judged_by_the_truth_if_it_is_known(tmp_path):
     assert seen.result.startswith("4 of 4 members were found at p <= 0.01, and 0 of 6 strangers")
     assert "39.8 to 100.0 % of members" in seen.interval
     assert "rehearsed members found: 48 of 48" in seen.control
+
+
+def test_a_file_whose_name_is_no_text_has_a_dossier(tmp_path):
+    path = tmp_path / os.fsdecode(b"caf\xe9.json")
+    try:
+        save_evidence(found_members([0.005] * 4), path, **ABOUT)
+    except OSError:
+        pytest.skip("this file system takes only names that are text")
+    made = make(read_source(path))
+    assert [one["name"] for one in made["sources"]] == ["caf\N{REPLACEMENT CHARACTER}.json"]
+    assert check_dossier(made, "made") == made
 
 
 def test_members_who_are_not_found_resist_only_a_test_that_is_able(tmp_path):

@@ -6,6 +6,8 @@ Only Typer is imported here. Each command imports what it needs when it is calle
 
 from __future__ import annotations
 
+import io
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -146,6 +148,10 @@ def main() -> None:
     """Run the command line; an error of ours becomes one sentence and exit code 2."""
     from seepage.signals import exit_code, exit_on_signals
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A character that the terminal or a log cannot show must not end an audit.
+            stream.reconfigure(errors="backslashreplace")
     try:
         with exit_on_signals(), _warn_in_sentences():
             app()

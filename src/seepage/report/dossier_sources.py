@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,11 @@ def read_source(path: Path) -> Source:
     return _read_audit(path) if path.is_dir() else _read_evidence(path)
 
 
+def _spell_name(path: Path) -> str:
+    """The name of a file as UTF-8; names on disk are bytes, and need not be text."""
+    return os.fsencode(path.name).decode("utf-8", "replace")
+
+
 def _read_audit(path: Path) -> Source:
     audit = load_audit(path)
     tried = attempts(audit.records)
@@ -66,7 +72,7 @@ def _read_audit(path: Path) -> Source:
     versions = {"python": environment.get("python"), "platform": environment.get("platform"),
                 "device": environment.get("device"),
                 **(packages if isinstance(packages, dict) else {})}  # fmt: skip
-    name = path.resolve().name
+    name = _spell_name(path.resolve())
     # On top: what is missing may have found more.
     lacking = (f"{name}: {lacks}",) if lacks else ()
     return Source(
@@ -270,17 +276,18 @@ def _read_evidence(path: Path) -> Source:
             f"{str(plain.get('format'))[:20]!r}; use the version of seepage that wrote it"
         )
     try:
-        finding = _JUDGES[kind](plain, path.name)
+        name = _spell_name(path)
+        finding = _JUDGES[kind](plain, name)
         seed = plain.get("seed")
         return Source(
-            name=path.name,
+            name=name,
             title=TESTS[finding.test].name,
-            files={path.name: digest},
+            files={name: digest},
             about={"system": str(plain["system"]), "data": str(plain["data"])},
             versions={"seepage": str(plain["seepage"])},
             seeds=(seed,) if isinstance(seed, int) else (),
             findings=(finding,),
-            notes=tuple(f"{path.name}: {note}." for note in plain.get("notes", ())),
+            notes=tuple(f"{name}: {note}." for note in plain.get("notes", ())),
         )
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise UnreadableFile(
