@@ -278,7 +278,8 @@ class ResNet(nn.Module):
         around = _project_alone if block is PreactivationBlock else _project_channels
         stages = _make_stages(block, width, blocks, around)
         self.layer1, self.layer2, self.layer3, self.layer4 = stages
-        _initialise(self)
+        if block is not PreactivationBlock:
+            _initialise(self)
         self.fc = head(8 * block.expansion * width)
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -306,7 +307,8 @@ def resnet18(
         width: Channels of the first stage; 8 times as many features reach the head, and 32 times
             as many in ResNet-50 and ResNet-152.
         preactivation: Blocks normalise before they convolve, and nothing follows their sum, the
-            last included: the ResNet-18 of GradAttack's code.
+            last included: the ResNet-18 of GradAttack's code. Its convolutions are drawn by
+            PyTorch's default, which keeps the sums six times smaller in variance.
         classes: Number of outputs.
         domain: The space of the images.
         seed: Of the weights: He's normal distribution for convolutions, PyTorch's default for
