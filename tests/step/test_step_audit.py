@@ -238,6 +238,35 @@ def test_what_the_optimizer_does_not_move_is_not_shared(photo, kind, still, give
     assert whole.recognisable
 
 
+class Scaled(nn.Module):
+    """A network that may read a second tensor of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = dense()
+
+    def forward(self, inputs, scale=None):
+        outputs = self.network(inputs)
+        return outputs if scale is None else outputs * scale[:, None]
+
+
+def test_what_the_network_reads_besides_the_inputs_is_said_to_be_left_out(photo):
+    inputs, labels = photo
+    batch = {"inputs": inputs, "labels": labels, "count": torch.tensor(1), "path": ["a.png"]}
+
+    def audit(**more):
+        return sp.audit_step(Scaled(), nn.CrossEntropyLoss(), {**batch, **more}, **CHEAP)
+
+    plain, same, other = audit(), audit(scale=torch.ones(1)), audit(scale=torch.tensor([3.0]))
+    assert plain.difference == same.difference == ""
+    assert not any("of the batch" in note for note in (*plain.notes, *same.notes))
+    assert other.difference.startswith("the network also reads scale of the batch, which is left")
+    assert all(record.effort["foreign"] for record in other.records)
+    weighted = audit(weights=torch.ones(1))
+    assert weighted.difference == ""
+    assert any(note.startswith("weights of the batch is not read") for note in weighted.notes)
+
+
 def test_an_optimizer_of_other_parameters_is_said_to_be_one(photo):
     optimizer = torch.optim.SGD(dense().parameters(), lr=0.1)
     result = sp.audit_step(dense(), nn.CrossEntropyLoss(), photo, optimizer, **CHEAP)

@@ -46,6 +46,7 @@ from seepage.step.step_inputs import (
     check_batch,
     choose_domain,
     choose_texts,
+    find_unread,
     gather_texts,
     list_ranges,
     read_batch,
@@ -66,6 +67,11 @@ _BATCHNORM = (
     "batch normalisation is by the batch, whose statistics the adversary is taken not to know; "
     "give threat=Threat(batchnorm='exact') for one who receives them"
 )
+_READ_TOO = (
+    "the network also reads {} of the batch, which is left out, since attacks run it on the inputs "
+    "alone; audit a network that holds it, or give the batch without it"
+)
+_UNREAD = "{} of the batch is not read; what a loss needs goes into a tuple, behind the labels"
 _UNLABELLED = (
     "others came without labels, so that people are looked for among strangers of any label, where "
     "the label alone gets some of them found; give others=sp.PublicData(inputs, labels)"
@@ -184,11 +190,14 @@ def audit_step(
             domain, padding = texts, None if mask is None else texts.padding
         if loss is None:
             loss = find_model_loss(own, batch)
+        read, unread = find_unread(own, batch)
         if padding is not None:
             own, wrapped = (MaskPadding(each, padding) for each in (own, wrapped))
         prepared = _prepare_task(own, loss, inputs, targets, optimizer, domain, defense, others)
         private, task, client = prepared.private, prepared.task, prepared.client
         notes = (*prepared.notes, unmoved) if unmoved else prepared.notes
+        if unread:
+            notes = (*notes, _UNREAD.format(", ".join(unread)))
         own_loss = prepared.own_loss
         by_batch = any(layer.training for layer in batchnorm_layers(model).values())
         known = threat or Threat(batchnorm="unknown" if by_batch else "running")
@@ -216,6 +225,7 @@ def audit_step(
             if real.gradients is not None:
                 sent = SentUpdate(real.gradients, client, known, who.require_batch(), key)
                 who = replace(who, captured=sent)
+        real = real.leave_out(_READ_TOO.format(", ".join(read)) if read else "")
         seen = _observe(task, client, known, who, seed)
         found = check_applicability(seen)
         listed = list_attacks(

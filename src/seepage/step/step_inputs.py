@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from inspect import Parameter, signature
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,9 @@ from seepage.core import Batch, Domain
 from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, summarise_error
 from seepage.domains import Image, Signal, Tokens, Vector
+from seepage.zoo.foreign import find_logits
 
+_MASK = "attention_mask"
 _INPUTS = ("pixel_values", "inputs", "inputs_embeds", "x", "input_ids")
 
 
@@ -45,6 +48,47 @@ def read_batch(batch: object) -> tuple[Tensor, tuple[Tensor, ...]]:
             "audited"
         )
     return tensors[0], tuple(tensors[1:])
+
+
+def find_unread(model: nn.Module, batch: object) -> tuple[list[str], list[str]]:
+    """Name what else a batch holds: what changes the network's outputs, and what it does not take.
+
+    Attacks run networks on inputs alone, or on tokens with their mask.
+
+    Args:
+        model: The network itself; it is run in evaluation.
+        batch: As data loaders give it; only a mapping holds more than is read.
+    """
+    if not isinstance(batch, Mapping):
+        return [], []
+    first = next(key for key in _INPUTS if key in batch)
+    like = next(model.parameters(), torch.zeros(()))
+    parts = {
+        name: part.to(like if part.is_floating_point() else like.device)
+        for name, part in batch.items()
+        if isinstance(part, Tensor) and part.ndim and len(part) == len(batch[first])
+    }
+    inputs, _ = parts.pop(first), parts.pop("labels", None)
+    masked = not inputs.is_floating_point() and _MASK in parts
+    given = {_MASK: parts.pop(_MASK)} if masked else {}
+    takes = signature(model.forward).parameters.values()
+    names = {one.name for one in takes}
+    if any(one.kind is Parameter.VAR_KEYWORD for one in takes):
+        names |= parts.keys()
+    was_training, read, refused = model.training, list[str](), list[str]()
+    model.eval()
+    with torch.no_grad():
+        for name, part in parts.items():
+            try:
+                if name not in names:
+                    raise TypeError
+                with_it = find_logits(model(inputs, **given, **{name: part}))
+                if not torch.allclose(with_it, find_logits(model(inputs, **given))):
+                    read.append(name)
+            except Exception:  # noqa: BLE001 - networks raise anything at what they do not take
+                refused.append(name)
+    model.train(was_training)
+    return read, refused
 
 
 def _describe_parts(batch: object, parts: tuple[object, ...]) -> str:
@@ -220,7 +264,7 @@ def read_mask(batch: object) -> Tensor | None:
             "expected single texts, got token_type_ids that tell the texts of a pair apart; "
             "audit a batch of single texts"
         )
-    found = batch.get("attention_mask")
+    found = batch.get(_MASK)
     return found if isinstance(found, Tensor) else None
 
 
