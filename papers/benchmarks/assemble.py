@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -106,6 +107,27 @@ def _move(line: Record, table: PaperTable, cell: Cell, block: Published) -> Line
     return Line(**{**moved, "why": " ".join(why for why in said if why)})
 
 
+def name_parts(records: Sequence[Record]) -> list[str]:
+    """The commands that made the records, rows and columns of one table named once.
+
+    Example:
+        >>> one = {"name": "t", "command": "make t --row B = 4 --set a=1", "commit": "c"}
+        >>> name_parts([one, {**one, "command": "make t --row B = 8 --set a=1"}])
+        ['t (`make t --set a=1`, 2 parts by row or column, c)']
+    """
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for record in records:
+        whole = re.sub(r" --(row|column) .*?(?= --|$)", "", record["command"])
+        key = (record["name"], whole, record["commit"])
+        found.setdefault(key, []).append(record["command"])
+    return [
+        f"{name} (`{commands[0]}`, {commit})"
+        if len(commands) == 1
+        else f"{name} (`{whole}`, {len(commands)} parts by row or column, {commit})"
+        for (name, whole, commit), commands in found.items()
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
@@ -121,7 +143,8 @@ def main() -> None:
         raise SystemExit(f"expected cells of {options.name} in these records, found none")
     seconds = sum(record["seconds"] for record in records)
     first = {key: records[0][key] for key in ("command", "commit", "machine")}
-    parts = [f"{r['name']} (`{r['command']}`, {r['commit']})" for r in records]
+    if len(parts := name_parts(records)) == 1:
+        first["command"] = re.findall("`(.*)`", parts[0])[0]
     told = {
         "exit_code": 0,
         "wall": round(sum(record["wall"] for record in records), 1),

@@ -182,7 +182,7 @@ def test_every_record_that_a_cause_names_is_there():
 def test_what_differs_from_the_papers_scale_is_told():
     table = load_table("000-fig4")
     apart = different(table, table.at("small"))
-    several = "people 8 where the paper has 16, steps 1000 where the paper has 10000"
+    several = "people 8 where the paper has 16, steps 2000 where the paper has 10000"
     assert apart == [f"Different: {several}."]
     assert different(table, table.at("paper")) == []
 
