@@ -13,8 +13,8 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 310,
-    "lines": 62_593,
-    "public names": 1_207,
+    "lines": 62_615,
+    "public names": 1_208,
     "single-user modules": 34,
 }
 

@@ -106,6 +106,20 @@ def test_one_row_comes_back_exactly_although_nobody_knows_its_target(name):
     assert float(result.scores["psnr"]) > 60
 
 
+@pytest.mark.parametrize("defense", [None, sp.Clip(0.1)], ids=["bare", "clipped"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_rows_with_shares_of_classes_come_back_exactly_in_no_declared_range(size, defense):
+    """Searches take a class for the label, and the range that they find would cut the rows."""
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.randn(size, 12, generator=generator)
+        shares = torch.randn(size, 5, generator=generator).softmax(1)
+        model = dense(5, width=24)
+        result = sp.audit_step(model, nn.CrossEntropyLoss(), (rows, shares), defense=defense)
+        assert result.recognisable
+        assert (result.guess - rows).abs().max() < 1e-4
+
+
 @pytest.mark.parametrize("name", ["squared errors", "Huber", "several labels", "one label"])
 def test_the_target_of_one_row_is_read_off_its_update(name):
     outputs, loss, targets = LOSSES[name]

@@ -24,7 +24,7 @@ from seepage.core.race import Race
 from seepage.core.rng import require_key
 from seepage.rehearsal.combine import combine, keep_sure
 from seepage.rehearsal.effort_plan import EFFORTS, Effort, EffortName
-from seepage.rehearsal.portfolio import Contender, is_defended, list_contenders
+from seepage.rehearsal.portfolio import Contender, is_defended, is_hidden, list_contenders
 from seepage.rehearsal.public_data import PublicData, make_up
 from seepage.rehearsal.rehearse import Chosen, count_steps, rehearse
 from seepage.threats.threat import Threat
@@ -99,7 +99,7 @@ class Auto:
         found = check_applicability(seen)
         computed, refused = self._solve(seen, found, rng)
         for guess in computed.values():
-            if _is_proved(guess):
+            if _is_settled(seen, guess):
                 return guess, None
         searches = list_contenders(seen, found)
         if searches:
@@ -122,14 +122,14 @@ class Auto:
         raise NotApplicable(explain_refusals(refused))
 
     def prove(self, seen: Observation, *, rng: Rng) -> Reconstruction | None:
-        """What a closed form proves; None if that is left to a search."""
+        """What a closed form settles; None if that is left to a search."""
         computed, _ = self._solve(seen, check_applicability(seen), rng)
-        return next(filter(_is_proved, computed.values()), None)
+        return next((guess for guess in computed.values() if _is_settled(seen, guess)), None)
 
     def _solve(
         self, seen: Observation, found: Applicability, rng: Rng
     ) -> tuple[dict[str, Reconstruction], dict[str, str]]:
-        """The guesses of closed forms, none after one that is proved, and why others have none."""
+        """The guesses of closed forms, none after a settled one, and why others have none."""
         computed, refused = dict[str, Reconstruction](), dict(found.refused)
         for option in found.chosen:
             if option.options or not self.closed_forms:
@@ -142,7 +142,7 @@ class Auto:
                 refused[option.name] = str(error)
                 continue
             guess = computed[option.name] = _name(_fit_labels(seen, guess), option.name)
-            if _is_proved(guess):
+            if _is_settled(seen, guess):
                 break
         return computed, refused
 
@@ -271,7 +271,9 @@ def _weigh(guess: Reconstruction) -> tuple[float, float]:
 
 def _fit_labels(seen: Observation, guess: Reconstruction) -> Reconstruction:
     """A closed form that read classes where there were probabilities gets these."""
-    if seen.labels is not None or not _contradicts(guess):
+    proof = guess.certificate
+    explains = proof is None or proof.residual <= EXPLAINED
+    if seen.labels is not None or explains or (is_hidden(seen) and not _contradicts(guess)):
         return guess
     labels = fit_targets(seen, guess.inputs)
     if labels is None:
@@ -280,8 +282,18 @@ def _fit_labels(seen: Observation, guess: Reconstruction) -> Reconstruction:
     return replace(guess, labels=labels, certificate=explained)
 
 
-def _is_proved(guess: Reconstruction) -> bool:
-    return guess.certificate is not None and bool(guess.certificate.unique)
+def _is_settled(seen: Observation, guess: Reconstruction) -> bool:
+    """Whether a closed form proves its guess, or explains an update that searches would not.
+
+    Labels that are shares of classes allow no proof, since inputs may have been mixed. But searches
+    and their rehearsals take a class for the label, so they are no match for an explanation.
+    """
+    proof, labels, client = guess.certificate, guess.labels, seen.simulate.client
+    if proof is None or proof.unique:
+        return proof is not None
+    shared = labels is not None and labels.is_floating_point() and seen.task.target_shape is None
+    mixes = client is not None and bool(client.chain.input_defenses)
+    return shared and not mixes and proof.residual <= EXPLAINED
 
 
 def _contradicts(guess: Reconstruction) -> bool:

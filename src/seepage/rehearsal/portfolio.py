@@ -165,7 +165,7 @@ def is_defended(seen: Observation) -> bool:
     return client is not None and bool(client.chain.links)
 
 
-def _is_hidden(seen: Observation) -> bool:
+def is_hidden(seen: Observation) -> bool:
     """Whether a known defense does more than scale the update."""
     client = seen.simulate.client
     return client is not None and any(not isinstance(link, Clip) for link in client.chain.links)
@@ -185,7 +185,7 @@ def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender,
     if not is_defended(seen):
         return tuple(plain)
     adapted = [replace(one, knowledge="adapts") for one in plain]
-    if not _is_hidden(seen):
+    if not is_hidden(seen):
         return tuple(adapted)
     # Behind a defense the first search is tried in all three ways, the others are adapted.
     ways = [replace(plain[0], knowledge=way) for way in ("ignores", "simulates")]
@@ -201,7 +201,7 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
         yield Contender(search, {"tv": 0.0, "layerwise": 1.0})
         yield Contender(search, {"tv": 0.0, "distance": "l2", "signed": False})
         return
-    hidden, one_person = _is_hidden(seen), seen.batch_size == 1
+    hidden, one_person = is_hidden(seen), seen.batch_size == 1
     # The gradient itself often gets further than its sign, unless a defense changed it.
     plain = {} if hidden else {"signed": False}
     if plain and any(isinstance(layer, nn.LayerNorm) for layer in seen.task.model.modules()):

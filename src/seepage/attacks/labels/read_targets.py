@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.labels.label_evidence import require_batch_size
+from seepage.clients.client import Client
 from seepage.clients.gradient import Gradient
 from seepage.core import Observation, Rng, Task
 from seepage.core.errors import NotApplicable
@@ -111,7 +112,8 @@ def fit_targets(observation: Observation, inputs: Tensor) -> Tensor | None:
     The update is linear in the slopes at the outputs, whatever the loss. So these solve a linear
     system, and the targets follow as in `read_targets`. Probabilities of classes solve one
     themselves, as far as the update is linear in them, and sum up to one; classes come back as
-    their numbers.
+    their numbers. Behind clipping the update is not, and many probabilities explain it: those are
+    taken whose update needs no clipping.
     """
     task, shape = observation.task, observation.task.target_shape
     if shape == (0,):
@@ -120,7 +122,7 @@ def fit_targets(observation: Observation, inputs: Tensor) -> Tensor | None:
     if shape not in (None, task.output_shape) or size > _MOST_NUMBERS:
         return None
     wanted = observation.update.flat().double()
-    for fit in (_fit_slopes, _fit_probabilities):
+    for fit in (_fit_slopes, _fit_probabilities, _fit_without_defense):
         targets = fit(observation, inputs, wanted)
         if targets is None:
             continue
@@ -161,6 +163,14 @@ def _fit_probabilities(observation: Observation, inputs: Tensor, wanted: Tensor)
     shares = solved.reshape(size, *shape).clamp(0, 1).to(inputs)
     is_sure = bool((shares.amax(1) > 1 - _SURE).all())
     return shares.argmax(1) if is_sure and observation.task.target_shape is None else shares
+
+
+def _fit_without_defense(observation: Observation, inputs: Tensor, wanted: Tensor) -> Tensor | None:
+    client = observation.simulate.client
+    if client is None or not client.chain.links:
+        return None
+    bare = observation.simulate.with_client(Client(client.local))
+    return _fit_probabilities(replace(observation, simulate=bare), inputs, wanted)
 
 
 def _list_columns(simulate: Simulate, inputs: Tensor, shape: tuple[int, ...]) -> Tensor:
