@@ -134,6 +134,32 @@ def test_one_run_elsewhere_is_bounded_as_its_canaries_say():
     assert forgotten.violated
     assert claimed < forgotten.proven <= forgotten.provable
     assert "runs" not in str(forgotten)
+    assert not kept.looks_reversed
+    assert not forgotten.looks_reversed
+
+
+def test_scores_of_the_wrong_sign_are_said_and_not_used():
+    coins = sp.rng(0).uniform((400,)) < 0.5
+    found = audit_one_run(-coins.float(), coins, claimed=1.0, delta=1e-5)
+    assert found.proven == 0
+    assert not found.violated
+    assert found.looks_reversed
+    assert found.other_sign == audit_one_run(coins.float(), coins, claimed=1.0, delta=1e-5).proven
+    assert "with the other sign epsilon would be at least" in str(found)
+
+
+def test_a_training_that_releases_the_other_sign_is_said():
+    steps = PrivateSteps(sp.dp_sgd(max_norm=1.0, noise_multiplier=0.0, batch_size=8))
+    found = sp.audit_epsilon(
+        lambda gradients, *, rng: -steps(gradients, rng=rng),
+        claimed=2.0,
+        delta=1e-5,
+        max_norm=1.0,
+        trials=100,
+        canaries=100,
+        rng=sp.rng(0),
+    )
+    assert found.looks_reversed
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,13 @@ def test_a_promise_resists_only_canaries_that_could_refute_it(tmp_path, claimed,
     assert keep(audit, tmp_path / "it.json").status is status
 
 
+def test_scores_of_the_wrong_sign_are_no_evidence_that_a_promise_holds(tmp_path):
+    found = EpsilonAudit(2.0, 1e-5, 0.95, 0.0, 0.0, (0.0, 0.0), 200, 1000, other_sign=1.5)
+    judged = keep(found, tmp_path / "it.json")
+    assert judged.status is Status.unclear
+    assert "with the other sign of the scores it would be 1.50" in judged.result
+
+
 def test_hostile_words_stay_text():
     words = {HOSTILE: HOSTILE}
     said = finding(subject=HOSTILE, result=HOSTILE)

@@ -19,6 +19,10 @@ from seepage.inference.epsilon_bounds import (
 
 # Clipped by whoever clips, and large enough to fill a whole batch for whoever clips too late.
 _LOUD = 1e4
+_REVERSED = (
+    "canaries that were left out have the larger scores: with the other sign epsilon would be at "
+    "least {:.2f}; check the sign, since a score must be larger the more of a canary is seen"
+)
 # Entries of a gradient in trials, where there is only one canary.
 _ENTRIES = 8
 
@@ -94,6 +98,8 @@ class EpsilonAudit:
         if_gaussian: Lower bounds from both, if the noise is Gaussian and independent by entry.
         trials: Runs of each kind; none if only one run was made.
         canaries: In the one run.
+        other_sign: What the bounds without assumptions would be with the sign of all scores
+            changed. Never part of `proven`: it only tells that the sign may be wrong.
     """
 
     kind: ClassVar[str] = "epsilon"
@@ -105,6 +111,7 @@ class EpsilonAudit:
     if_gaussian: tuple[float, float]
     trials: int
     canaries: int
+    other_sign: float = 0.0
 
     @property
     def provable(self) -> float:
@@ -128,6 +135,11 @@ class EpsilonAudit:
         """Whether the promise is refuted."""
         return self.proven > self.claimed
 
+    @property
+    def looks_reversed(self) -> bool:
+        """Whether canaries that were left out have the larger scores, and not by chance."""
+        return self.other_sign > self.proven
+
     def __str__(self) -> str:
         """Write the bounds, and what they say of the promise."""
         trials, one_run = self.if_gaussian
@@ -147,6 +159,7 @@ class EpsilonAudit:
                 f"one run           epsilon >= {self.from_one_run:.2f} with {self.canaries} "
                 f"canaries ({one_run:.2f} if Gaussian)",
                 f"{said} ({100 * self.confidence:g} % confidence)",
+                *[_REVERSED.format(self.other_sign)] * self.looks_reversed,
             )
         )
 
@@ -243,6 +256,10 @@ def audit_epsilon(
         ),
         trials=trials,
         canaries=canaries,
+        other_sign=max(
+            bound_from_trials(-inside, -outside, delta=delta, error=error),
+            bound_from_one_run(-scores, coins, delta=delta, error=error),
+        ),
     )
 
 
@@ -252,7 +269,8 @@ def audit_one_run(
     """Bound epsilon from below by the canaries of one training that has been run elsewhere.
 
     Args:
-        scores: How much of each canary is seen in what was released, `(m,)`.
+        scores: How much of each canary is seen in what was released, `(m,)`: larger if it was
+            included. The result says if the other sign would tell more, and does not use it.
         coins: Which canaries were included, `(m,)`: each by a fair coin of its own, which nothing
             else depends on.
         claimed: Epsilon of the promise, for adding or removing one canary.
@@ -291,6 +309,7 @@ def audit_one_run(
         ),
         trials=0,
         canaries=len(scores),
+        other_sign=bound_from_one_run(-scores, coins, delta=delta, error=error),
     )
 
 

@@ -366,7 +366,9 @@ def _judge_epsilon(plain: Plain, name: str) -> DossierFinding:
     proven, provable = float(plain["proven"]), float(plain["provable"])
     claimed = float("inf") if plain["claimed"] is None else float(plain["claimed"])
     promise = f"epsilon <= {claimed:.2f} at delta {float(plain['delta']):g}"
-    able, trials = provable > claimed, int(plain["trials"])
+    other = float(plain.get("other_sign", 0.0))
+    able, trials = provable > claimed and other <= proven, int(plain["trials"])
+    reversed_sign = f"; with the other sign of the scores it would be {other:.2f}: check the sign"
     return DossierFinding(
         test="epsilon",
         subject=str(plain["system"]),
@@ -376,7 +378,8 @@ def _judge_epsilon(plain: Plain, name: str) -> DossierFinding:
             f"refuted: canaries prove at least {proven:.2f}"
             if proven > claimed
             else f"not refuted: canaries prove at least {proven:.2f}"
-        ),
+        )
+        + reversed_sign * (other > proven),
         interval=f"with {100 * float(plain['confidence']):g} % confidence, at least {proven:.2f}",
         effort=f"{2 * trials} runs with and without a canary, and " * bool(trials)
         + f"one run with {count_noun(int(plain['canaries']), 'canary', 'canaries')}",
