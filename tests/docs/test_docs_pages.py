@@ -43,6 +43,20 @@ def run_command(line: str) -> str:
     return done.output
 
 
+# What every installation has, and modules that pages write themselves.
+PRESENT = {"numpy", "seepage", "torch"} | set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_that_imports_an_optional_package_says_so(page):
+    written = page.read_text(encoding="utf-8")
+    blocks = [block.groups() for block in BLOCK.finditer(written)]
+    own = {Path(title).stem for _, title, _ in blocks if title}
+    code = "\n".join(code for language, _, code in blocks if language == "python")
+    imported = set(re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE))
+    assert imported - PRESENT - own <= set(EXTRA.findall(written))
+
+
 @pytest.mark.parametrize(
     "page",
     [
