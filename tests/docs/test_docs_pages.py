@@ -44,7 +44,7 @@ def run_command(line: str) -> str:
 
 
 # What every installation has, and modules that pages write themselves.
-PRESENT = {"numpy", "seepage", "torch"} | set(sys.stdlib_module_names)
+PRESENT = {"PIL", "numpy", "seepage", "torch"} | set(sys.stdlib_module_names)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
