@@ -4,6 +4,7 @@ import io
 import itertools
 import math
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from tests.report.records import make_record
 import seepage as sp
 from seepage.audit import Choice, find_breaches, pareto_front
 from seepage.audit.record import Control
+from seepage.cli.run_audit import _is_inconclusive
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue
 from seepage.report import (
@@ -358,6 +360,44 @@ def test_a_defense_is_not_called_safe_by_an_attack_that_finds_nobody_without_it(
     )
     assert judged.level is Level.inconclusive
     assert "not even without a defense" in " ".join(judged.details)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"model": "lenet"},
+        {"threat": Component("Threat", {"knows_labels": False})},
+        {"defense": links(sp.Sign())},
+        {"local": Component("FedAvg", {"lr": 0.1, "steps": 1})},
+    ],
+    ids=["network", "adversary", "defense", "local computation"],
+)
+def test_an_attack_that_works_on_one_network_clears_nobody_on_another(other):
+    cleared = record([12.0], defense=links(sp.Prune(0.9)))
+    unclear = replace(cleared, control=WEAK, **other)
+    judged = verdict([cleared, unclear])
+    assert judged.headline.startswith("Inconclusive behind these defenses: the attacks were too")
+    assert _is_inconclusive(SimpleNamespace(records=[cleared, unclear]))
+    # Another attack on the same network is enough, and so is one that works on both.
+    again = replace(cleared, attack=Component("dlg"), control=WEAK)
+    for records in ([cleared, again], [cleared, unclear, replace(unclear, control=ABLE)]):
+        assert verdict(records).headline.startswith("Nobody was identified behind these defenses")
+        assert not _is_inconclusive(SimpleNamespace(records=records))
+
+
+@pytest.mark.parametrize("why", ["no attack applies", "every case failed"])
+def test_a_network_without_a_result_is_named_and_is_inconclusive(why):
+    cleared = record([12.0])
+    lost = replace(cleared, scores={}, identification=(), error="none", applicable="failed" in why)
+    records = [cleared, *(replace(lost, model=f"net{number}") for number in range(5))]
+    details = verdict(records).details
+    assert f"No result for net0 on photos, no defense: {why}." in details
+    assert "No result for 2 more networks or data sets." in details
+    assert _is_inconclusive(SimpleNamespace(records=records))
+    # Another attack on the same network has a result.
+    judged = [cleared, replace(lost, attack=Component("dlg"))]
+    assert not any("No result" in detail for detail in verdict(judged).details)
+    assert not _is_inconclusive(SimpleNamespace(records=judged))
 
 
 def test_a_verdict_of_nobody_identified_of_one_person_and_of_nothing():

@@ -35,8 +35,8 @@ from seepage.cli.capture_command import CaptureRequest, ModelRequest, capture_sp
 from seepage.cli.report_command import print_alarms, print_line, save_page
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.progress import listen, stage
-from seepage.report.leak import group_by_setup
-from seepage.report.words import Setup, count_noun, write_duration
+from seepage.report.leak import attacked_part, group_by_setup
+from seepage.report.words import count_noun, write_duration
 from seepage.signals import raise_on_signals
 
 DONE, CASE_FAILED, LEAKED, INCONCLUSIVE = 0, 1, 3, 4
@@ -378,11 +378,12 @@ def _print_worse(baseline: Path | None, found: AuditResult, console: Console) ->
 
 
 def _is_inconclusive(found: AuditResult) -> bool:
-    """Whether anybody could not be judged, in any setup."""
-    judged = group_by_setup(report.attempts(found.records))
-    if any(Setup.of(record) not in judged for record in found.records):
+    """Whether anybody could not be judged, in any setup, on any network, by any adversary."""
+    tried = report.attempts(found.records)
+    judged = {attacked_part(attempt.record) for attempt in tried}
+    if any(attacked_part(record) not in judged for record in found.records):
         return True
-    groups = judged.values()
+    groups = group_by_setup(tried).values()
     people = [attempt for group in groups for attempt in report.strongest(group).values()]
     return any(not a.level.identified and not a.conclusive for a in people)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -120,7 +120,8 @@ class Attempt:
         psnr: What came back, in dB; minus infinity where that is not defined.
         level: What that shows, corrected for all attempts and people of the setup.
         parts: What leaked besides the input as a whole: the label, columns, words.
-        conclusive: Whether the attack, or another one on this person, is known to find people.
+        conclusive: Whether the attack, or another one on this person, is known to find people; of
+            several networks, defenses or adversaries, on each of them.
     """
 
     number: int
@@ -364,12 +365,20 @@ def _join_updates(group: Sequence[Attempt]) -> Attempt:
 
 def _pick_strongest(group: Sequence[Attempt]) -> Attempt:
     best = max(group, key=strength)
-    # One attack that would have found the person is enough to say that nothing was shown.
+    # One attack that would have found the person is enough to say that nothing was shown. But it
+    # must have worked on each network, behind each defense and for each adversary.
+    separate = group_by(group, lambda attempt: attacked_part(attempt.record))
+    cleared = all(any(a.conclusive for a in some) for some in separate.values())
     able = [a for a in group if a.level is Level.not_shown]
-    if best.level is Level.inconclusive and able:
+    if best.level is Level.inconclusive and cleared and able:
         best = max(able, key=strength)
     parts = tuple(dict.fromkeys(part for attempt in group for part in attempt.parts))
-    return replace(best, parts=parts, conclusive=any(attempt.conclusive for attempt in group))
+    return replace(best, parts=parts, conclusive=cleared)
+
+
+def attacked_part(record: Record) -> tuple[Hashable, ...]:
+    """Setup, data, network and adversary: an attack that works on one says nothing of another."""
+    return Setup.of(record), record.data, record.model, record.threat
 
 
 def strength(attempt: Attempt) -> tuple[int, float, float]:

@@ -1,4 +1,4 @@
-"""Guesses that were compared with no truth: how much of the update they explain, and prove."""
+"""What has no score: guesses that were compared with no truth, and cases without a guess."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from seepage.attacks.certificate import EXPLAINED
 from seepage.audit.record import Record
-from seepage.report.leak import Level, Verdict
-from seepage.report.words import count_noun, list_words
+from seepage.report.leak import Attempt, Level, Verdict, attacked_part
+from seepage.report.words import Setup, count_noun, list_words
+
+# Combinations without a result that are told one by one.
+_UNJUDGED = 3
 
 
 def unscored(records: Iterable[Record]) -> list[Record]:
@@ -108,3 +111,29 @@ def tell_certain_words(records: Sequence[Record]) -> list[str]:
     certain = max(map(_count_certain, records), default=0)
     words = f"{count_noun(certain, 'different word')} of one batch"
     return [f"{words} {'is' if certain == 1 else 'are'} proved to be in it."] if certain else []
+
+
+def tell_unjudged(
+    records: Iterable[Record], tried: Iterable[Attempt], labels: Mapping[Setup, str]
+) -> list[str]:
+    """Say of which networks and data nothing is known, in setups where others have a result.
+
+    Args:
+        records: Of the audit.
+        tried: All its attempts.
+        labels: The setups with a result, in words.
+    """
+    judged = {attacked_part(attempt.record) for attempt in tried}
+    found = {
+        f"{record.model} on {record.data}, {labels[setup]}": record.failed
+        for record in records
+        if record.error is not None
+        and attacked_part(record) not in judged
+        and (setup := Setup.of(record)) in labels
+    }
+    told = [
+        f"No result for {what}: {'every case failed' if failed else 'no attack applies'}."
+        for what, failed in found.items()
+    ]
+    more = f"No result for {len(told) - _UNJUDGED} more networks or data sets."
+    return [*told[:_UNJUDGED], *[more] * (len(told) > _UNJUDGED)]

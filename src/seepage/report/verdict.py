@@ -24,7 +24,7 @@ from seepage.report.leak import (
 )
 from seepage.report.limits import find_beaten, tell_ceiling, tell_limits
 from seepage.report.races import tell_races
-from seepage.report.unscored import tell_certain_words, verdict_without_truth
+from seepage.report.unscored import tell_certain_words, tell_unjudged, verdict_without_truth
 from seepage.report.words import NO_DEFENSE, Setup, count_noun, label_setups, list_words
 from seepage.scoring.identification import Identification, is_close_call
 
@@ -76,6 +76,7 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
             *_compare_setups(bare, labels),
             *_changes(defended, labels),
             *(f"No result with {labels[setup]}: {why}." for setup, why in unknown.items()),
+            *tell_unjudged(records, tried, {setup: labels[setup] for setup in groups}),
             *tell_certain_words(records),
             *tell_limits(tried),
             *tell_effort(records),
