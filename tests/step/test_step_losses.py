@@ -1,5 +1,7 @@
 """Losses and labels as people have them: the same gradient as in training, and what it leaks."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -312,3 +314,37 @@ def test_a_weighted_loss_moves_with_the_network():
     moved = loss.to(dtype=torch.float64)
     outputs = seeds(4, 3).double()
     torch.testing.assert_close(moved(outputs, CLASSES), loss(outputs.float(), CLASSES).double())
+
+
+BEYOND = (
+    "got others in 1 of 4 examples, the first at place 2 counted from 0, though the network has 3"
+)
+
+
+@pytest.mark.parametrize("wrong", [3, 917, -1])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.CrossEntropyLoss(),
+        nn.CrossEntropyLoss(weight=CLASS_WEIGHTS),
+        nn.CrossEntropyLoss(ignore_index=-7),
+        functional.cross_entropy,
+        lambda outputs, labels: functional.cross_entropy(outputs, labels),
+        lambda outputs, labels: functional.nll_loss(outputs.log_softmax(1), labels),
+    ],
+)
+def test_a_label_beyond_the_classes_is_named_by_its_place(loss, wrong):
+    labels = torch.tensor([0, 1, wrong, 2])
+    with pytest.raises(InvalidValue, match=BEYOND) as caught:
+        sp.audit_step(dense(3), loss, (seeds(4, 12), labels), **CHEAP)
+    assert "917" not in str(caught.value)
+
+
+def test_a_label_beyond_the_classes_is_named_by_its_place_to_clients_too():
+    task = sp.Task(dense(3), sp.cross_entropy, sp.domains.Vector((12,)))
+    batch = sp.Batch(seeds(4, 12), torch.tensor([0, 1, 917, 2]))
+    client = sp.Client(sp.Gradient())
+    for run in (client, partial(sp.Threat().observe, client)):
+        with pytest.raises(InvalidValue, match=BEYOND) as caught:
+            run(task, batch, rng=sp.rng(0))
+        assert "917" not in str(caught.value)

@@ -282,12 +282,24 @@ class Task:
             raise InvalidValue(
                 "expected label probabilities that are not negative and sum to 1 in every row"
             )
-        if labels.ndim == 1 and not (0 <= int(labels.min()) <= int(labels.max()) < self.classes):
-            raise InvalidValue(
-                f"expected labels in 0..{self.classes - 1} for {self.name}, got others; leave out "
-                "examples whose label the loss ignores, such as -100, or build the model with more "
-                "classes"
-            )
+        if labels.ndim == 1:
+            require_class_numbers(labels, classes=self.classes, name=self.name)
+
+
+def require_class_numbers(labels: Tensor, *, classes: int, name: str) -> None:
+    """Raise `InvalidValue` unless all labels `(B, ...)` are numbers of classes.
+
+    The sentence says whose label is wrong, and not which it is: labels are private.
+    """
+    outside = ((labels < 0) | (labels >= classes)).reshape(len(labels), -1).any(1)
+    if bool(outside.any()):
+        wrong, first = int(outside.sum()), int(outside.int().argmax())
+        raise InvalidValue(
+            f"expected labels in 0..{classes - 1} for {name}, got others in {wrong} of "
+            f"{len(labels)} examples, the first at place {first} counted from 0, though the "
+            f"network has {classes} classes; leave out examples whose label the loss ignores, such "
+            "as -100, or build the model with more classes"
+        )
 
 
 def _wants_numbers(loss: Loss) -> bool:

@@ -22,11 +22,13 @@ from seepage.core.loss import (
     require_loss,
     take_any_target,
 )
-from seepage.core.task import Reduction
+from seepage.core.task import Reduction, require_class_numbers
 from seepage.step.step_inputs import find_mask
 from seepage.zoo.autoencoder import LossOfInputs
 
 AnyLoss = Callable[..., Tensor]
+_OF_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
+_FUNCTIONS_OF_CLASSES = (nn.functional.cross_entropy, nn.functional.nll_loss)
 
 # Relative error up to which two losses, or their slopes, are the same.
 _CLOSE, _PROPORTIONAL = 1e-4, 1e-3
@@ -336,6 +338,11 @@ def unreduce_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[Loss,
 
 
 def _call_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[AnyLoss, Tensor]:
+    are_classes = labels.shape == (*outputs.shape[:1], *outputs.shape[2:])
+    are_classes = are_classes and outputs.ndim > 1 and not labels.is_floating_point()
+    if are_classes and (isinstance(loss, _OF_CLASSES) or loss in _FUNCTIONS_OF_CLASSES):
+        # A GPU ends the whole process at a label out of range.
+        _require_classes(loss, outputs, labels)
     try:
         try:
             value = loss(outputs, labels)
@@ -345,12 +352,21 @@ def _call_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[AnyLoss,
     except InvalidValue:
         raise
     except Exception as error:
+        if are_classes and isinstance(error, IndexError):
+            _require_classes(loss, outputs, labels)
         raise InvalidValue(
             f"expected a loss of outputs {tuple(outputs.shape)} and labels {tuple(labels.shape)}, "
             f"but it raised {summarise_error(error)}; if the network returns several tensors, the "
             "loss gets the first: to train on all, join them to one and split it in the loss"
         ) from error
     return loss, require_loss(value)
+
+
+def _require_classes(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> None:
+    """Raise `InvalidValue` if a label that the loss does not ignore is no class."""
+    ignored = labels == getattr(loss, "ignore_index", -100)
+    kept = labels.masked_fill(ignored, 0)
+    require_class_numbers(kept, classes=outputs.shape[1], name="the network")
 
 
 def _is_per_example(loss: Loss, outputs: Tensor, labels: Tensor) -> bool:
