@@ -97,8 +97,9 @@ class PreactivationBlock(nn.Module):
         """Return the features of the next block; a projection sees them activated."""
         active = relu(self.bn1(inputs))
         same = isinstance(self.downsample, nn.Identity)
-        around: Tensor = inputs if same else self.downsample(active)
-        return self.conv2(relu(self.bn2(self.conv1(active)))) + around
+        around = inputs if same else self.downsample(active)
+        hidden: Tensor = self.conv2(relu(self.bn2(self.conv1(active))))
+        return hidden + around
 
 
 def _project_alone(before: int, after: int, stride: int) -> nn.Module:
