@@ -304,6 +304,19 @@ def test_dropout_is_left_out_and_that_is_said_first():
     assert calm.difference == ""
 
 
+def test_one_person_is_not_cleared_by_a_step_that_is_not_the_one_in_training():
+    """Statistics of each image in training, and running ones in evaluation."""
+    normalise = nn.InstanceNorm2d(3, affine=True, track_running_stats=True)
+    dropped = nn.Sequential(nn.Dropout(0.5), *dense())
+    others = torch.rand(80, 3, 4, 4, generator=torch.Generator().manual_seed(3))
+    for model, foreign in ((nn.Sequential(normalise, *dense()), True), (dropped, False)):
+        with torch.no_grad():
+            normalise.running_mean.fill_(3.0)
+        result = sp.audit_step(model, loss, batch(1), others=others, **CHEAP)
+        assert "what the network does in training alone" in result.difference
+        assert all(bool(record.effort.get("foreign")) is foreign for record in result.records)
+
+
 def test_dropout_can_show_people_alone_so_a_batch_without_it_reassures_nobody():
     model = nn.Sequential(*list(dense())[:2], nn.Sigmoid(), nn.Dropout(0.5), nn.Linear(32, 5))
     data = batch()

@@ -26,6 +26,7 @@ from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue, SeepageError, summarise_error
 from seepage.core.task import batchnorm_layers, copy_unwrapped, unwrap
 from seepage.core.update import Granularity
+from seepage.step.shared_update import describe_random_layers
 from seepage.step.step_inputs import MaskPadding
 from seepage.threats import Simulation, Threat
 from seepage.zoo.foreign import find_logits
@@ -165,7 +166,9 @@ class TrainingLoop:
         if audited is not None and not self.client.chain.only_changes_update:
             left_out.append(_state_defense(self.client, distance))
             audited = None
-        told, foreign = "; ".join(filter(None, left_out)), drawn and len(self.batch) > 1
+        # One person has nobody to be told apart from by dropout, but the step may be another one.
+        other = not describe_random_layers(self.model) and _distance(sent, quiet) > _FOREIGN
+        told, foreign = "; ".join(filter(None, left_out)), drawn and (len(self.batch) > 1 or other)
         if audited is None:
             return RealStep(difference=told, foreign=foreign)
         foreign |= distance > _FOREIGN
