@@ -96,8 +96,7 @@ class PreactivationBlock(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the features of the next block; a projection sees them activated."""
         active = relu(self.bn1(inputs))
-        same = isinstance(self.downsample, nn.Identity)
-        around = inputs if same else self.downsample(active)
+        around = inputs if isinstance(self.downsample, nn.Identity) else self.downsample(active)
         hidden: Tensor = self.conv2(relu(self.bn2(self.conv1(active))))
         return hidden + around
 
