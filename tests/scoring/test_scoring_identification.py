@@ -351,6 +351,26 @@ def test_an_image_of_one_shade_is_found_by_its_values(shade):
         assert not missed.fair
 
 
+@pytest.mark.parametrize("kind", ["signal", "image"])
+def test_a_quiet_input_is_no_one_shade_beside_people_who_were_made_up(kind):
+    if kind == "signal":
+        domain = sp.domains.Signal((1, 256), bounds=(-8, 8))
+        truth = 0.15 * torch.linspace(0, 31.4, 256).sin()[None, None]
+    else:
+        domain = sp.domains.Image((1, 16, 16), bounds=(-3, 3))
+        truth = 0.5 + 0.05 * Rng(1).normal((1, 1, 16, 16))
+    everybody = torch.cat([truth, domain.sample(64, rng=Rng(0))])
+    gallery, batch = Gallery(everybody, None, domain, synthetic=True), Batch(truth, torch.zeros(1))
+    flat = torch.full_like(truth, float(truth.mean()))
+    noise = flat + 0.1 * Rng(2).normal(tuple(truth.shape))
+    for guess, found in ((flat, False), (noise, False), (truth + 1e-3, True)):
+        [one] = identify(guess, batch, gallery, without=[0])
+        assert (one.gallery, one.singled_out) == ("synthetic", found)
+    # One that really has one shade is found by its values.
+    [one] = identify(flat, Batch(flat, torch.zeros(1)), gallery, without=[0])
+    assert (one.gallery, one.singled_out) == ("one shade", True)
+
+
 def test_one_person_with_large_values_does_not_make_others_one_shade():
     loud = Gallery(torch.cat([patterns(), 500 * patterns(1, seed=3)]))
     assert place(loud, patterns()[:1] + 0.1).gallery == "any label"
