@@ -162,6 +162,19 @@ def test_words_of_a_model_in_half_precision_come_back(dtype):
     assert len(read & found) >= 0.8 * len(read)
 
 
+@pytest.mark.parametrize("whole", ["lm_head", pytest.param("wte", marks=pytest.mark.slow)])
+def test_layers_that_peft_trains_whole_beside_adapters_are_audited(whole):
+    """`modules_to_save` keeps a copy of a layer, which is trained instead of the layer itself."""
+    peft = pytest.importorskip("peft", reason="needs peft")
+    options = {"target_modules": ["c_attn"], "task_type": "CAUSAL_LM", "fan_in_fan_out": True}
+    config = peft.LoraConfig(r=4, modules_to_save=[whole], **options)
+    adapted = peft.get_peft_model(gpt2(tie_word_embeddings=False), config)
+    result = sp.audit_step(adapted, None, next_tokens((LENGTH,)), seconds=60.0)
+    assert "IndexError" not in str(result)
+    assert result.identified
+    assert float(result.scores["token_recall"].min()) >= 0.8
+
+
 @pytest.mark.parametrize("dora", [False, True], ids=["lora", "dora"])
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
 def test_adapters_of_peft_give_words_away(kind, dora):

@@ -275,7 +275,9 @@ def _fit_labels(seen: Observation, guess: Reconstruction) -> Reconstruction:
     explains = proof is None or proof.residual <= EXPLAINED
     if seen.labels is not None or explains or (is_hidden(seen) and not _contradicts(guess)):
         return guess
-    labels = fit_targets(seen, guess.inputs)
+    # Words that a closed form does not know are -1, which no network reads.
+    known = guess.inputs.is_floating_point() or not bool((guess.inputs < 0).any())
+    labels = fit_targets(seen, guess.inputs) if known else None
     if labels is None:
         return guess
     explained = Certificate(residual(seen, guess.inputs, labels))

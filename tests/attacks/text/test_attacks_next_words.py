@@ -160,3 +160,14 @@ def test_a_network_that_takes_too_long_is_refused_with_the_time():
 def test_numbers_that_make_no_sense_are_refused(options):
     with pytest.raises(InvalidValue):
         sp.attacks.next_words(**options)
+
+
+def test_auto_goes_on_where_a_closed_form_knows_some_words_alone():
+    """The last word is predicted and not looked up, so the table of words does not show it."""
+    batch = make_batch(5)
+    seen = observe(make_task(""), batch)
+    partly = sp.attacks.bag_of_words()(seen, rng=sp.rng(1))
+    assert int((partly.inputs < 0).sum()) >= 1
+    attack = sp.auto(effort="quick", budget=20)
+    guess = attack(seen, rng=sp.rng(1))
+    assert len(set(guess.inputs[0].tolist()) & set(batch.inputs[0].tolist())) >= LENGTH - 1
