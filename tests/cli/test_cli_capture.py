@@ -204,6 +204,8 @@ def test_a_model_and_a_data_set_need_no_spec(place):
     assert "2 of 2 people were identified" in done.output
 
 
+# Of the noise that a control is made of, few examples can be told apart.
+@pytest.mark.filterwarnings("ignore::seepage.attacks.feature_recovery.NotToldApartWarning")
 def test_an_audit_of_one_model_is_not_resumed_as_that_of_another(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = ["--data", "photos", "--people", "1", "--out", "out"]
