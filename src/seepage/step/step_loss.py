@@ -341,7 +341,7 @@ def _call_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[AnyLoss,
     are_classes = labels.shape == (*outputs.shape[:1], *outputs.shape[2:])
     are_classes = are_classes and outputs.ndim > 1 and not labels.is_floating_point()
     if are_classes and (isinstance(loss, _OF_CLASSES) or loss in _FUNCTIONS_OF_CLASSES):
-        # A GPU ends the whole process at a label out of range.
+        # On a GPU torch stops at a device-side assertion instead of an error that can be caught.
         _require_classes(loss, outputs, labels)
     try:
         try:
