@@ -12,9 +12,9 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "files": 310,
-    "lines": 62_715,
-    "public names": 1_211,
+    "files": 311,
+    "lines": 62_730,
+    "public names": 1_215,
     "single-user modules": 34,
 }
 

@@ -14,7 +14,7 @@ from seepage.audit import QUICKSTART, load_audit
 from seepage.cli import app
 from seepage.cli.run_audit import AuditProgress
 from seepage.report import audit_markdown, leak_table, most, summarise
-from seepage.report.leak import Amount
+from seepage.report.amount import Amount
 from seepage.report.page.dashboard_page import DashboardAudit, dashboard_page
 from seepage.report.page.picture import picture
 from seepage.report.verdict import audit_verdict

@@ -1,5 +1,6 @@
 """Reports of audits: tables, contact sheets, HTML pages, and files for other programs."""
 
+from seepage.report.amount import amounts, most
 from seepage.report.change import Change, Direction, changes, comparison_verdict, shifts
 from seepage.report.contact_sheet import save_contact_sheet
 from seepage.report.contradiction import Contradiction, contradictions
@@ -20,7 +21,7 @@ from seepage.report.intervals import (
     share_interval,
     share_not_ruled_out,
 )
-from seepage.report.leak import Attempt, Level, Verdict, amounts, attempts, most, strongest
+from seepage.report.leak import Attempt, Level, Verdict, attempts, strongest
 from seepage.report.leak_table import leak_table
 from seepage.report.page.audit_page import audit_page
 from seepage.report.page.comparison_page import comparison_page

@@ -10,8 +10,9 @@ from seepage.audit.record import Defense, Record
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue
 from seepage.core.grouping import group_by
+from seepage.report.amount import SATURATED
 from seepage.report.intervals import Interval, join_shared, mean_interval
-from seepage.report.leak import SATURATED, Attempt, Level, Verdict, Victim, attempts, strongest
+from seepage.report.leak import Attempt, Level, Verdict, Victim, attempts, strongest
 from seepage.report.words import Setup, count_noun, decibels, label_setups
 
 # Another seed alone can change the PSNR by less than this, in dB.

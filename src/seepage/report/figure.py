@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from xml.sax.saxutils import escape
 
-from seepage.report.leak import SATURATED, Attempt, group_by_setup, strongest
+from seepage.report.amount import SATURATED
+from seepage.report.leak import Attempt, group_by_setup, strongest
 from seepage.report.page.line_chart import Axis, span_axis
 from seepage.report.words import label_setups
 

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import MappingProxyType
 
 import numpy as np
 
@@ -15,63 +14,16 @@ from seepage.audit.choices import find_identified
 from seepage.audit.record import Record
 from seepage.core.construct import Component
 from seepage.core.grouping import group_by
+from seepage.report.amount import Amount, find_amount, find_baseline, find_score, list_parts
 from seepage.report.effort import effort_curves
-from seepage.report.words import NO_DEFENSE, Setup, decibels
+from seepage.report.words import NO_DEFENSE, Setup
 from seepage.scoring.identification import Identification, is_close_call
 
-# PSNR says little about tables and texts: it would compare codes of answers and word numbers.
-_SHARES: Mapping[str, str] = {
-    "feature_accuracy": "columns",
-    "token_accuracy": "words",
-    "token_recall": "different words (in no order)",
-}
-# A share of columns or words this far above the best guess without an update is a leak of them.
-_MORE = 0.2
 # Probability with which labels may be right by chance and still count as leaked.
 _LUCK = 0.05
 
 
-@dataclass(frozen=True)
-class Amount:
-    """A score by the measure of its kind of input.
-
-    Example:
-        >>> Amount("psnr", 31.25).words(), Amount("feature_accuracy", 0.8).words()
-        ('31.2 dB', '80 % of the columns')
-    """
-
-    metric: str
-    value: float | None
-
-    def words(self, *, unit: bool = True) -> str:
-        """For people, with the unit or as short as a table has it; "-" where there is none."""
-        if self.metric not in _SHARES:
-            return decibels(self.value, unit=unit)
-        if self.value is None or self.value < 0:
-            return "-"
-        return f"{100 * self.value:.0f} %" + f" of the {_SHARES[self.metric]}" * unit
-
-
-def headline(scores: Mapping[str, object]) -> str:
-    """The measure to show of these scores: the share that is right of tables and texts, or PSNR.
-
-    Example:
-        >>> headline({"psnr": (9.0,), "token_accuracy": (1.0,)}), headline({"psnr": (9.0,)})
-        ('token_accuracy', 'psnr')
-    """
-    return next((metric for metric in _SHARES if metric in scores), "psnr")
-
-
 Victim = tuple[str, int]
-Scores = Mapping[str, tuple[float | None, ...]]
-# From here on a PSNR only says that the guess is the input up to rounding.
-SATURATED = 60.0
-
-
-# What orders scores by different measures: about what an eye begins to recognise.
-REFERENCES: Mapping[str, float] = MappingProxyType(
-    {"psnr": 20.0, "feature_accuracy": 0.8, "token_accuracy": 0.5, "token_recall": 1.0}
-)
 
 
 class Level(StrEnum):
@@ -150,12 +102,12 @@ class Attempt:
     @property
     def amount(self) -> Amount:
         """What came back, by the measure of its kind of input."""
-        return _amount(self.record, self.index)
+        return find_amount(self.record, self.index)
 
     @property
     def is_share(self) -> bool:
         """Whether a share of columns or words is measured, and not PSNR."""
-        return self.amount.metric in _SHARES
+        return self.amount.is_share
 
     @property
     def measured(self) -> float:
@@ -168,7 +120,7 @@ class Attempt:
     def without_update(self) -> Amount:
         """The same of the best guess for this person that needs no update."""
         metric = self.amount.metric
-        return Amount(metric, _baseline(self.record, self.index, metric))
+        return Amount(metric, find_baseline(self.record, self.index, metric))
 
     @property
     def identification(self) -> Identification | None:
@@ -179,11 +131,11 @@ class Attempt:
     @property
     def baseline(self) -> float | None:
         """PSNR of the best guess for this person that needs no update; None if none was made."""
-        return _baseline(self.record, self.index, "psnr")
+        return find_baseline(self.record, self.index, "psnr")
 
     def score(self, metric: str) -> float | None:
         """Another score of the same guess; None where it is not defined."""
-        return _score(self.record.scores, self.index, metric)
+        return find_score(self.record.scores, self.index, metric)
 
 
 def _level_of(attempt: Attempt, *, identified: bool) -> Level:
@@ -214,30 +166,6 @@ def _is_conclusive(record: Record, index: int, people: int) -> bool:
         and not record.effort.get("foreign")
         and (race is None or race.plateau or not searched)
     )
-
-
-def _list_parts(record: Record, index: int, *, label: bool) -> tuple[str, ...]:
-    parts = ["the label"] * label
-    amount = _amount(record, index)
-    if amount.metric in _SHARES and _gain(record, index, amount.metric) >= _MORE:
-        parts.append(amount.words())
-    return tuple(parts)
-
-
-def _amount(record: Record, index: int) -> Amount:
-    """What came back of a person: words in their place, or in no order if that is far more."""
-    metric = headline(record.scores)
-    loose = "token_recall"
-    if metric == "token_accuracy" and loose in record.scores:
-        kept, gain = _gain(record, index, metric), _gain(record, index, loose)
-        metric = loose if gain >= max(0.0, kept) + _MORE else metric
-    return Amount(metric, _score(record.scores, index, metric))
-
-
-def _gain(record: Record, index: int, metric: str) -> float:
-    """How much more came back than the best guess without an update has."""
-    value = _score(record.scores, index, metric)
-    return -math.inf if value is None else value - (_baseline(record, index, metric) or 0.0)
 
 
 def _find_leaked_labels(records: Sequence[Record]) -> set[tuple[int, int]]:
@@ -297,48 +225,20 @@ def attempts(records: Sequence[Record]) -> list[Attempt]:
     found = []
     for number, record in enumerate(records):
         for index in range(len(record.people) if record.scores else 0):
-            entry, psnr = (number, index), _score(record.scores, index, "psnr")
+            entry, psnr = (number, index), find_score(record.scores, index, "psnr")
             attempt = Attempt(
                 number=number,
                 record=record,
                 index=index,
                 psnr=-math.inf if psnr is None else psnr,
                 level=Level.inconclusive,
-                parts=_list_parts(record, index, label=entry in labels),
+                parts=list_parts(record, index, label=entry in labels),
                 conclusive=_is_conclusive(record, index, people[Setup.of(record)])
                 and not any(curve.covers(record) for curve in rising),
             )
             level = _level_of(attempt, identified=entry in identifying)
             found.append(replace(attempt, level=level))
     return found
-
-
-def _score(scores: Scores, index: int, metric: str) -> float | None:
-    values = scores.get(metric)
-    return None if values is None else values[index]
-
-
-def _baseline(record: Record, index: int, metric: str) -> float | None:
-    values = (_score(scores, index, metric) for scores in record.baselines.values())
-    return max((value for value in values if value is not None), default=None)
-
-
-def in_references(amount: Amount) -> float:
-    """A score as a multiple of its reference, which orders different measures."""
-    value = -math.inf if amount.value is None else amount.value
-    return value / REFERENCES[amount.metric]
-
-
-def most(found: Iterable[Amount]) -> Amount:
-    """What is worst for anybody, by whichever measure; one without a value if there is none."""
-    return max(found, key=in_references, default=Amount("psnr", None))
-
-
-def amounts(record: Record) -> list[Amount]:
-    """What came back of everybody in a record who has a score."""
-    people = range(len(record.scores.get(headline(record.scores), ())))
-    found = [_amount(record, index) for index in people]
-    return [amount for amount in found if amount.value is not None]
 
 
 def strongest(tried: Iterable[Attempt]) -> dict[Victim, Attempt]:

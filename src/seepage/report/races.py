@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from seepage.audit.record import Record
 from seepage.core.race import Race, Trial
-from seepage.report.leak import Amount
+from seepage.report.amount import Amount
 from seepage.report.words import Setup, label_setups, list_words
 
 

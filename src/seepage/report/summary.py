@@ -10,15 +10,8 @@ from statistics import median
 from seepage.audit.record import Defense, Record
 from seepage.core.construct import Component
 from seepage.core.grouping import group_by
-from seepage.report.leak import (
-    Amount,
-    Attempt,
-    attempts,
-    count_identified,
-    headline,
-    in_references,
-    strongest,
-)
+from seepage.report.amount import Amount, headline, in_references
+from seepage.report.leak import Attempt, attempts, count_identified, strongest
 from seepage.report.unscored import unscored
 from seepage.report.words import Setup
 

@@ -25,8 +25,9 @@ from seepage.clients import Client
 from seepage.core import progress
 from seepage.core.whole_file import write_whole
 from seepage.defenses import chain
+from seepage.report.amount import amounts, most
 from seepage.report.contact_sheet import save_contact_sheet
-from seepage.report.leak import Attempt, Level, amounts, attempts, most, strongest
+from seepage.report.leak import Attempt, Level, attempts, strongest
 from seepage.report.page.audit_page import audit_page
 from seepage.report.verdict import verdict
 from seepage.step.real_step import RealStep

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from seepage.audit.choices import Choice, pareto_front
+from seepage.report.amount import REFERENCES, SATURATED
 from seepage.report.effort import GAIN, effort_curves
 from seepage.report.headroom import headrooms
-from seepage.report.leak import REFERENCES, SATURATED, Attempt, attempts, group_by_attack, strength
+from seepage.report.leak import Attempt, attempts, group_by_attack, strength
 from seepage.report.page.document import (
     Markup,
     Section,

@@ -9,8 +9,8 @@ from statistics import median
 
 from seepage.audit.audit_result import AuditResult
 from seepage.core.grouping import group_by
+from seepage.report.amount import SATURATED
 from seepage.report.leak import (
-    SATURATED,
     Attempt,
     Level,
     Victim,

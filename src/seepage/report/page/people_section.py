@@ -10,14 +10,13 @@ from typing import Any
 from torch import Tensor
 
 from seepage.audit.record import Record
+from seepage.report.amount import Amount, headline
 from seepage.report.leak import (
-    Amount,
     Attempt,
     Level,
     Victim,
     attempts,
     group_by_setup,
-    headline,
     strength,
     strongest,
 )

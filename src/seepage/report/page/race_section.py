@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from seepage.audit.record import Record
-from seepage.report.leak import Amount, Level
+from seepage.report.amount import Amount
+from seepage.report.leak import Level
 from seepage.report.page.document import (
     Markup,
     Section,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from seepage.core.construct import Component
 from seepage.core.grouping import group_by
+from seepage.report.amount import REFERENCES, SATURATED
 from seepage.report.headroom import (
     Headroom,
     Standing,
@@ -20,8 +21,6 @@ from seepage.report.headroom import (
 )
 from seepage.report.intervals import Interval, median_interval
 from seepage.report.leak import (
-    REFERENCES,
-    SATURATED,
     Attempt,
     Victim,
     count_identified,
