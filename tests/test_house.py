@@ -13,7 +13,7 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 311,
-    "lines": 62_730,
+    "lines": 62_738,
     "public names": 1_215,
     "single-user modules": 34,
 }

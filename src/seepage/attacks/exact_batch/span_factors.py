@@ -124,7 +124,9 @@ def column_space(matrix: Tensor, *, at_most: int) -> Tensor:
 
 
 def _rounding(matrix: Tensor) -> float:
-    return _ROUNDINGS * torch.finfo(matrix.dtype).eps
+    """That of the entries, and that of the decomposition in float64, which grows with the sides."""
+    computed = 10 * max(matrix.shape) * torch.finfo(torch.float64).eps
+    return max(_ROUNDINGS * torch.finfo(matrix.dtype).eps, computed)
 
 
 def _choose_batch_size(known: int | None, rank: int, noisy: bool, most: int) -> int:
