@@ -94,7 +94,7 @@ class Checkpoints:
         data = save(named, metadata={"digest": digest(*own)})
         if self.key is not None:
             data = self.key.encrypt(data, name=f"checkpoints/{fingerprint}")
-        # Workers that rehearse the same save the same checkpoint, perhaps at the same time.
+        # Workers that try one attack out save the same checkpoint, perhaps at the same time.
         partial = path.with_name(f"{fingerprint}-{os.getpid()}.partial")
         write_whole(path, data, partial=partial)
 
