@@ -32,7 +32,7 @@ from seepage.defenses import (
     chain,
 )
 from seepage.defenses.chain import OnInputs
-from seepage.defenses.precode import VariationalBottleneck
+from seepage.defenses.representation import VariationalBottleneck
 from seepage.probing.heads import head_of
 from seepage.search.defense_inversion import AttackPlan, read_signs, read_survivors
 from seepage.search.fidelity import Cosine, GaussianLikelihood, LayerwiseCosine

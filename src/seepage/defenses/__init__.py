@@ -20,8 +20,7 @@ from seepage.defenses.clip import (
 )
 from seepage.defenses.compress import Dropout, Prune, Quantize, Sign, TopK
 from seepage.defenses.mixing import InstaHide, MixUp, Oasis, mix
-from seepage.defenses.precode import Precode
-from seepage.defenses.soteria import Soteria
+from seepage.defenses.representation import Precode, Soteria
 
 _ALL: tuple[Callable[..., Protection], ...] = (
     *(AddGaussian, AddLaplace, Clip, ClipEach, Dropout, InstaHide, Mean, MixUp, Oasis, Precode),

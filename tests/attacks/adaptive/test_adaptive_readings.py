@@ -9,7 +9,7 @@ from seepage.attacks.certificate import residual
 from seepage.attacks.labels import InferLabels, ReadLogits
 from seepage.core import Update
 from seepage.core.errors import InvalidValue
-from seepage.defenses.precode import VariationalBottleneck
+from seepage.defenses.representation import VariationalBottleneck
 from seepage.search import Candidate, Cosine, GaussianLikelihood, GradientMatching, TotalVariation
 from seepage.search.defense_inversion import Tolerance, UnitScale, searchable
 
