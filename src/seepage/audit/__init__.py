@@ -22,11 +22,10 @@ from seepage.audit.grid import Audit, estimate
 from seepage.audit.record import Ceiling, Outcome, Record
 from seepage.audit.run_case import AnyCase, Executor, run_case, serial, side_by_side
 from seepage.audit.run_spec import ProgressListener, environment, find_breaches, run
-from seepage.audit.select_people import select_targets
 from seepage.audit.spec import Part, Spec, build_spec, load_spec
 from seepage.audit.spec_text import QUICKSTART, SpecSource
 from seepage.audit.store import AuditStore
-from seepage.audit.targets import Target
+from seepage.audit.targets import Target, select_targets
 from seepage.audit.workers import Pool, RayCluster
 
 __all__ = [

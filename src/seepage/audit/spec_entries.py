@@ -17,8 +17,7 @@ from seepage.attacks.feature_recovery import FeatureRecovery
 from seepage.attacks.image_prior import PriorNetwork
 from seepage.attacks.labels import InferLabels
 from seepage.audit.captured_data import CapturedData, read_capture
-from seepage.audit.select_people import select_targets
-from seepage.audit.targets import Target
+from seepage.audit.targets import Target, select_targets
 from seepage.bounds import BOUNDS, Bound
 from seepage.clients import LOCALS
 from seepage.core import ActiveAttack, Attack, Domain, LocalComputation, Protection, Task
@@ -34,7 +33,7 @@ from seepage.rehearsal.auto_attack import ALL_ATTACKS
 from seepage.threats.threat import Threat
 from seepage.zoo import build, load_weights
 from seepage.zoo.autoencoder import compare_with_inputs
-from seepage.zoo.building import add_argument
+from seepage.zoo.build_task import add_argument
 
 T = TypeVar("T")
 U = TypeVar("U")

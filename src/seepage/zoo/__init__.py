@@ -1,13 +1,13 @@
 """The papers' architectures as factories that return a `Task`."""
 
-from seepage.zoo.build import MODELS, build, catalogue
 from seepage.zoo.convnets import CNN_VARIANTS, cnn, convnet, lenet, mnist_convnet, single_conv
-from seepage.zoo.factory import from_factory, load_weights
-from seepage.zoo.foreign import hugging_face, pytorch_image_models
+from seepage.zoo.foreign import from_factory, hugging_face, pytorch_image_models
 from seepage.zoo.gpt import gpt
 from seepage.zoo.lora import LowRank, add_lora
 from seepage.zoo.mlp import ACTIVATIONS, fc, mlp, square_loss, two_layer
+from seepage.zoo.models import MODELS, build, catalogue
 from seepage.zoo.resnet import resnet18, resnet20, resnet32, resnet50, resnet56, resnet152
+from seepage.zoo.weights import load_weights
 from seepage.zoo.wide_head import WideHead, wide_head_resnet18
 
 __all__ = [

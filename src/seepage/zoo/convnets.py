@@ -14,7 +14,7 @@ from torch import nn
 from seepage.core import Domain, Task
 from seepage.core.errors import InvalidValue
 from seepage.domains.box import CIFAR10, MNIST
-from seepage.zoo.building import build_task, convolve_sizes, require_choice, require_image_shape
+from seepage.zoo.build_task import build_task, convolve_sizes, require_choice, require_image_shape
 
 Pooling = Literal["max", "average"]
 Padding = Literal["zeros", "circular"]

@@ -1,23 +1,30 @@
-"""Networks of transformers and timm, built by name with random weights."""
+"""Networks from elsewhere: the user's own as `package.module:factory`, transformers and timm."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 
+import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from seepage.core import Domain, Task, cross_entropy
+from seepage.core import Domain, Rng, Task, cross_entropy
 from seepage.core.errors import (
     InvalidValue,
     MissingExtra,
     first_error_line,
     import_extra,
     install_hint,
+    summarise_error,
 )
+from seepage.core.loss import Loss
+from seepage.core.plugins import import_factory
 from seepage.domains.box import IMAGENET
-from seepage.zoo.building import add_argument, require_int, seed_torch
+from seepage.zoo.build_task import add_argument, require_int, seed_torch
+from seepage.zoo.weights import load_weights
 
 
 class Logits(nn.Module):
@@ -63,6 +70,81 @@ def find_logits(returned: object) -> Tensor:
             f"logits, got {type(returned).__name__}; wrap it in one that returns a tensor"
         )
     return found
+
+
+def from_factory(
+    path: str,
+    *,
+    domain: Domain,
+    classes: int | None = None,
+    loss: Loss = cross_entropy,
+    weights: str | Path | None = None,
+    seed: int = 0,
+) -> Task:
+    """Make a task from the user's own function or class that builds a network.
+
+    Args:
+        path: `package.module:factory`, importable; the factory is called without arguments.
+        domain: The space of the inputs.
+        classes: Required number of outputs; None accepts any.
+        loss: One value per example, unreduced.
+        weights: A file of trained weights, read by `load_weights`.
+        seed: Of the weights that the module or the factory draws.
+
+    Example:
+        >>> from seepage.domains import MNIST
+        >>> from_factory("torch.nn:PReLU", domain=MNIST, seed=3).name
+        'torch.nn:PReLU(seed=3)'
+    """
+    with seed_torch(seed):
+        factory = import_factory(path, kind="network")
+    if isinstance(factory, nn.Module):
+        raise InvalidValue(
+            f"expected {path!r} to be a function or class that builds a network, got "
+            f"{type(factory).__name__}"
+        )
+    try:
+        with seed_torch(seed):
+            model = factory()
+    except Exception as error:
+        raise InvalidValue(
+            f"expected {path!r} to build a network when called without arguments, but it raised "
+            f"{summarise_error(error)}"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise InvalidValue(
+            f"expected {path!r} to return a torch.nn.Module, got {type(model).__name__}"
+        )
+    if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
+        _run_lazy_layers(path, model, domain, seed)
+    task = Task(model, loss, domain, name=add_argument(path, "seed", seed) if seed else path)
+    if weights is not None:
+        task = load_weights(task, weights)
+    if classes is None:
+        return task
+    needed = require_int("classes", classes)
+    # A few people need not have all classes, but as many numbers as the network predicts.
+    if task.classes < needed or (task.target_shape is not None and task.classes != needed):
+        raise InvalidValue(
+            f"expected {path!r} to have {needed} outputs, got {task.classes}; labels that are "
+            "whole numbers are classes, and others are numbers to predict"
+        )
+    return task
+
+
+def _run_lazy_layers(path: str, model: nn.Module, domain: Domain, seed: int) -> None:
+    """Run a network once, which tells its lazy layers their sizes."""
+    inputs = domain.normalise(domain.sample(2, rng=Rng(0)))
+    try:
+        with seed_torch(seed), torch.no_grad():
+            # As in evaluation, which leaves running statistics as they are.
+            model.eval()(inputs)
+        model.train()
+    except Exception as error:
+        raise InvalidValue(
+            f"expected {path!r} to accept inputs of shape {tuple(domain.shape)}, which sets the "
+            f"sizes of its lazy layers, but it raised {summarise_error(error)}"
+        ) from error
 
 
 def hugging_face(

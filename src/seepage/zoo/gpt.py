@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from seepage.core import Domain, Task
 from seepage.core.errors import InvalidValue
 from seepage.domains.tokens import Tokens
-from seepage.zoo.building import build_task, require_int
+from seepage.zoo.build_task import build_task, require_int
 from seepage.zoo.lora import adapt
 
 

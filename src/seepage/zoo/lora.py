@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from seepage.core import Task
 from seepage.core.errors import InvalidValue
-from seepage.zoo.building import add_argument, require_int, seed_torch
+from seepage.zoo.build_task import add_argument, require_int, seed_torch
 
 
 class LowRank(nn.Module):

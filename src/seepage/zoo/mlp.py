@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from seepage.core import Domain, Rng, Task, cross_entropy
 from seepage.core.errors import InvalidValue
 from seepage.domains.box import CIFAR10
-from seepage.zoo.building import build_task, require_choice, require_int
+from seepage.zoo.build_task import build_task, require_choice, require_int
 
 Activation = Literal["relu", "leaky_relu", "sigmoid", "tanh", "gelu", "softplus"]
 

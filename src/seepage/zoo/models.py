@@ -12,8 +12,7 @@ from seepage.core.errors import InvalidValue, UnknownName
 from seepage.core.plugins import Catalogue, first_line
 from seepage.domains.box import CIFAR10
 from seepage.zoo.convnets import CNN_VARIANTS, cnn, convnet, lenet, mnist_convnet, single_conv
-from seepage.zoo.factory import from_factory
-from seepage.zoo.foreign import hugging_face, pytorch_image_models
+from seepage.zoo.foreign import from_factory, hugging_face, pytorch_image_models
 from seepage.zoo.gpt import gpt
 from seepage.zoo.mlp import fc, mlp, two_layer
 from seepage.zoo.resnet import resnet18, resnet20, resnet32, resnet50, resnet56, resnet152

@@ -11,7 +11,7 @@ from torch.nn.functional import pad, relu
 
 from seepage.core import Domain, Task
 from seepage.domains.box import CIFAR10
-from seepage.zoo.building import build_task, require_image_shape
+from seepage.zoo.build_task import build_task, require_image_shape
 
 Shortcut = Callable[[int, int, int], nn.Module]
 """`(channels in, channels out, stride)` to the module on the shortcut."""

@@ -9,7 +9,7 @@ from torch.nn.functional import relu
 from seepage.core import Domain, Rng, Task
 from seepage.core.errors import InvalidValue, require_positive
 from seepage.domains.box import CIFAR10
-from seepage.zoo.building import build_task, require_image_shape, require_int
+from seepage.zoo.build_task import build_task, require_image_shape, require_int
 from seepage.zoo.resnet import BasicBlock, PreactivationBlock, ResNet
 
 
