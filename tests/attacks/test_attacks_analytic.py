@@ -6,7 +6,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks.linear_systems import features
-from seepage.attacks.linear_systems.analytic_fc import solve_layer_input
+from seepage.attacks.linear_systems.analytic_fc import _solve_layer_input
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.domains import Signal
 from seepage.probing.first_layer import input_layer
@@ -222,7 +222,7 @@ def test_all_rows_together_beat_any_one_row_under_noise(photos):
     layer = input_layer(task)
     weight, bias = (seen.update.tensors[f"{layer}.{part}"] for part in ("weight", "bias"))
     truth = task.domain.normalise(batch.inputs).flatten()
-    ours = (solve_layer_input(weight, bias, name=layer) - truth).norm()
+    ours = (_solve_layer_input(weight, bias, name=layer) - truth).norm()
     each_row = (weight / bias[:, None] - truth).norm(dim=1)
     assert ours < each_row.min()
 

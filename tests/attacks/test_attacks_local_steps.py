@@ -8,8 +8,8 @@ from seepage.attacks.local_steps import (
     EpochAgnostic,
     EpochInvariance,
     SurrogateModel,
+    _merge_epochs,
     _observe_at,
-    merge_epochs,
 )
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.search import Candidate
@@ -101,7 +101,7 @@ def test_epochs_of_the_same_data_cost_nothing_in_any_order():
 def test_merging_pairs_before_it_averages():
     first = torch.eye(3)
     noisy = first[[2, 0, 1]] + 0.1
-    assert torch.allclose(merge_epochs(torch.stack([first, noisy])), first + 0.05)
+    assert torch.allclose(_merge_epochs(torch.stack([first, noisy])), first + 0.05)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks.malicious_server.class_fishing import ClassFishing
-from seepage.attacks.malicious_server.identity_convolutions import find_passed_entries
+from seepage.attacks.malicious_server.identity_convolutions import _find_passed_entries
 from seepage.attacks.malicious_server.robbing_the_fed import Imprint, Law, Public
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.scoring import METRICS
@@ -222,7 +222,7 @@ def test_identity_convolutions_pass_a_padded_picture_on_whole(photos):
     task = sp.Task(model, sp.cross_entropy, photos.domain)
     attack, batch = sp.attacks.identity_convolutions(), photos.batch(1)
     assert float(psnr(attacked(attack, task, batch), batch)) > 100
-    assert find_passed_entries(attack.plant(task, rng=sp.rng(0))).places == 768
+    assert _find_passed_entries(attack.plant(task, rng=sp.rng(0))).places == 768
 
 
 def test_a_stride_with_enough_channels_loses_nothing_and_one_without_loses_resolution(photos):
@@ -232,7 +232,7 @@ def test_a_stride_with_enough_channels_loses_nothing_and_one_without_loses_resol
         return sp.Task(model, sp.cross_entropy, photos.domain)
 
     attack, batch = sp.attacks.identity_convolutions(), photos.batch(1)
-    places = [find_passed_entries(attack.plant(strided(n), rng=sp.rng(0))).places for n in (12, 3)]
+    places = [_find_passed_entries(attack.plant(strided(n), rng=sp.rng(0))).places for n in (12, 3)]
     assert places[0] > 3.5 * places[1]
     coarse, fine = (float(psnr(attacked(attack, strided(n), batch), batch)) for n in (3, 12))
     assert fine > coarse + 5 > 20

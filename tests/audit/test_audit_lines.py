@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from seepage.audit import QUICKSTART
-from seepage.audit.spec_text import find_line
+from seepage.audit.spec_text import _find_line
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,23 +57,23 @@ def places(value, above=()):
 )
 def test_every_place_that_tomllib_knows_has_a_line_at_or_after_its_parent(text):
     for place in list(places(tomllib.loads(text)))[::3]:
-        line = find_line(text, place)
+        line = _find_line(text, place)
         assert 1 <= line <= len(text.splitlines())
-        assert len(place) == 1 or find_line(text, place[:-1]) <= line
+        assert len(place) == 1 or _find_line(text, place[:-1]) <= line
 
 
 def test_lines_are_counted_as_editors_do():
-    assert find_line(ODD, ("title",)) == 3
-    assert find_line(ODD, ("dotted", "key", "deeper")) == 5
-    assert find_line(ODD, ("long",)) == 6
-    assert find_line(ODD, ("a", "b", "list", 1, 0)) == 12
-    assert find_line(ODD, ("a", "b", "list", 2, "y", "z")) == 13
-    assert find_line(ODD, ("many", 1, "when")) == 17
-    assert find_line(ODD, ("many", 1, "items", 1, "last")) == 22
+    assert _find_line(ODD, ("title",)) == 3
+    assert _find_line(ODD, ("dotted", "key", "deeper")) == 5
+    assert _find_line(ODD, ("long",)) == 6
+    assert _find_line(ODD, ("a", "b", "list", 1, 0)) == 12
+    assert _find_line(ODD, ("a", "b", "list", 2, "y", "z")) == 13
+    assert _find_line(ODD, ("many", 1, "when")) == 17
+    assert _find_line(ODD, ("many", 1, "items", 1, "last")) == 22
 
 
 def test_what_is_missing_is_sought_as_far_as_it_is_written():
     text = '[[scenario]]\nattacks = { name = "dlg" }\n'
-    assert find_line(text, ("scenario", 0, "attacks", 0, "name")) == 2
-    assert find_line(text, ("scenario", 0, "models")) == 1
-    assert find_line(text, ("title",)) is None
+    assert _find_line(text, ("scenario", 0, "attacks", 0, "name")) == 2
+    assert _find_line(text, ("scenario", 0, "models")) == 1
+    assert _find_line(text, ("title",)) is None

@@ -9,7 +9,7 @@ import torch
 
 import seepage as sp
 from seepage.core.errors import MissingExtra, UnreadableFile, install_hint
-from seepage.data.image_files import read_dicom
+from seepage.data.image_files import _read_dicom
 
 LEVELS = np.arange(32 * 32, dtype=np.uint16).reshape(32, 32) * 4
 
@@ -43,26 +43,26 @@ def written(tmp_path):
 
 
 def test_twelve_of_sixteen_bits_are_the_whole_range(written):
-    found = read_dicom(written("a.dcm", LEVELS, BitsStored=12, HighBit=11))
+    found = _read_dicom(written("a.dcm", LEVELS, BitsStored=12, HighBit=11))
     assert found.shape == (1, 32, 32)
     assert torch.equal((found * 4095).round(), torch.from_numpy(LEVELS.astype(np.float32))[None])
 
 
 def test_where_zero_is_white_levels_are_inverted(written):
-    plain = read_dicom(written("a.dcm", LEVELS))
-    inverted = read_dicom(written("b.dcm", LEVELS, PhotometricInterpretation="MONOCHROME1"))
+    plain = _read_dicom(written("a.dcm", LEVELS))
+    inverted = _read_dicom(written("b.dcm", LEVELS, PhotometricInterpretation="MONOCHROME1"))
     assert torch.allclose(inverted, 1 - plain)
 
 
 def test_signed_levels_lie_around_the_middle(written):
-    found = read_dicom(written("a.dcm", np.zeros((4, 4), dtype=np.int16)))
+    found = _read_dicom(written("a.dcm", np.zeros((4, 4), dtype=np.int16)))
     assert float(found.mean()) == pytest.approx(0.5, abs=1e-4)
 
 
 def test_colours_have_three_channels(written):
     pixels = np.arange(4 * 4 * 3, dtype=np.uint8).reshape(4, 4, 3)
     tags = {"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB", "PlanarConfiguration": 0}
-    found = read_dicom(written("a.dcm", pixels, **tags))
+    found = _read_dicom(written("a.dcm", pixels, **tags))
     assert torch.equal((found * 255).round().byte(), torch.from_numpy(pixels).permute(2, 0, 1))
 
 
@@ -86,14 +86,14 @@ def test_a_folder_of_scans_is_a_data_set(written, tmp_path):
 )
 def test_what_is_no_picture_is_refused_in_one_sentence(written, tags, said):
     with pytest.raises(UnreadableFile, match=said) as refused:
-        read_dicom(written("a.dcm", LEVELS, **tags))
+        _read_dicom(written("a.dcm", LEVELS, **tags))
     assert "\n" not in str(refused.value)
 
 
 def test_an_enormous_picture_is_refused_before_it_is_unpacked(written, monkeypatch):
     path = written("a.dcm", LEVELS, Rows=60_000, Columns=60_000)
     with pytest.raises(UnreadableFile, match="SEEPAGE_LARGEST"):
-        read_dicom(path)
+        _read_dicom(path)
 
 
 def test_another_file_with_that_name_is_refused(tmp_path):
@@ -101,11 +101,11 @@ def test_another_file_with_that_name_is_refused(tmp_path):
     path = tmp_path / "a.dcm"
     path.write_bytes(b"no scan at all")
     with pytest.raises(UnreadableFile, match="expected a DICOM image of one frame"):
-        read_dicom(path)
+        _read_dicom(path)
 
 
 def test_without_pydicom_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pydicom", None)
     with pytest.raises(MissingExtra) as refused:
-        read_dicom(tmp_path / "a.dcm")
+        _read_dicom(tmp_path / "a.dcm")
     assert install_hint("dicom") in str(refused.value)

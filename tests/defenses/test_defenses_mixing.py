@@ -16,14 +16,14 @@ from seepage.attacks.local_steps import EpochAgnostic
 from seepage.attacks.local_steps import _observe_at as seen_from
 from seepage.attacks.unmix import (
     PHOTOGRAPH_WEIGHTS,
-    choose_patterns,
+    _choose_patterns,
     is_photograph,
     photograph_evidence,
 )
 from seepage.core import Mixing, PreparedBatch
 from seepage.core.construct import serialise
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.defenses.mixing import draw_coefficients
+from seepage.defenses.mixing import _draw_coefficients
 
 MIXERS = [sp.MixUp, sp.InstaHide]
 
@@ -40,7 +40,7 @@ def psnr(guess: torch.Tensor, truth: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("k", [2, 4, 6])
 def test_every_row_mixes_k_inputs_led_by_its_own_within_the_bound(k):
-    drawn = draw_coefficients(40, k=k, bound=0.65, rng=sp.rng(0))
+    drawn = _draw_coefficients(40, k=k, bound=0.65, rng=sp.rng(0))
     assert torch.allclose(drawn.sum(1), torch.ones(40).double())
     assert ((drawn > 0).sum(1) == k).all()
     assert (drawn.diagonal() > 0).all()
@@ -51,7 +51,7 @@ def test_every_row_mixes_k_inputs_led_by_its_own_within_the_bound(k):
 
 @pytest.mark.parametrize("k", [2, 4])
 def test_coefficients_follow_the_dirichlet_law_given_the_bound(k):
-    drawn = draw_coefficients(1500, k=k, bound=0.65, rng=sp.rng(1))
+    drawn = _draw_coefficients(1500, k=k, bound=0.65, rng=sp.rng(1))
     independent = np.random.default_rng(0).dirichlet([3, *[1] * (k - 1)], size=60_000)
     independent = independent[independent.max(1) <= 0.65]
     leading = drawn.diagonal().numpy()
@@ -61,7 +61,7 @@ def test_coefficients_follow_the_dirichlet_law_given_the_bound(k):
 
 
 def test_partners_are_drawn_evenly_and_anew_in_every_round():
-    rounds = [draw_coefficients(8, k=4, bound=0.65, rng=sp.rng(i)) > 0 for i in range(300)]
+    rounds = [_draw_coefficients(8, k=4, bound=0.65, rng=sp.rng(i)) > 0 for i in range(300)]
     share = torch.stack(rounds).double().mean(0)
     off = share[~torch.eye(8, dtype=torch.bool)]
     assert (off - 3 / 7).abs().max() < 5 * math.sqrt(3 / 7 * 4 / 7 / 300)
@@ -173,7 +173,7 @@ def test_patterns_on_a_line_are_those_that_trying_all_of_them_finds():
         [candidates[s][:, p] for p, s in enumerate(pattern)]
         for pattern in itertools.product(range(4), repeat=5)
     ]
-    found = choose_patterns(magnitudes, mixing, low=-0.3, high=0.3)
+    found = _choose_patterns(magnitudes, mixing, low=-0.3, high=0.3)
     assert torch.allclose((mixing @ found).abs(), magnitudes)
     assert cost(list(found.unbind(1))) == pytest.approx(min(map(cost, lines)))
 
@@ -372,4 +372,4 @@ def test_a_batch_smaller_than_k_is_refused_at_first_sight(mixer, photos):
 
 def test_a_bound_that_hardly_any_coefficients_meet_is_refused():
     with pytest.raises(InvalidValue, match=r"stay below 0.2501; use a larger bound"):
-        draw_coefficients(4, k=4, bound=0.2501, rng=sp.rng(0))
+        _draw_coefficients(4, k=4, bound=0.2501, rng=sp.rng(0))

@@ -15,10 +15,10 @@ from seepage.cli import app
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue
 from seepage.report import attempts, summarise
-from seepage.report.ci_files import as_junit, as_sarif, list_checks
+from seepage.report.ci_files import _list_checks, as_junit, as_sarif
 from seepage.report.figure import COLUMN, PAGE, leak_figure
 from seepage.report.leak_table import name_attacks
-from seepage.report.pivot import escape_latex, make_pivot, pivot_latex, pivot_markdown
+from seepage.report.pivot import _escape_latex, make_pivot, pivot_latex, pivot_markdown
 from seepage.scoring.identification import Identification
 
 PRUNE = (Component("Prune", {"ratio": 0.9}),)
@@ -77,7 +77,7 @@ def test_latex_is_escaped_and_has_as_many_cells_as_columns():
     assert r"100\% of \$x\_1\$ \textbackslash{}input\{file\}" in text
     body = text.partition(r"\midrule")[2].partition(r"\bottomrule")[0]
     assert {line.count(" & ") for line in body.strip().splitlines()} == {3}
-    assert escape_latex("a\n\nb") == "a b"
+    assert _escape_latex("a\n\nb") == "a b"
 
 
 def test_latex_is_bold_where_somebody_is_identified():
@@ -105,7 +105,7 @@ def test_junit_fails_where_somebody_is_identified_and_skips_what_tells_nothing()
 
 
 def test_every_setup_is_a_check_of_its_own():
-    assert len({check.name for check in list_checks(GRID)}) == len(GRID)
+    assert len({check.name for check in _list_checks(GRID)}) == len(GRID)
 
 
 def test_sarif_lists_what_leaks_and_points_at_the_spec():

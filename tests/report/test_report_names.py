@@ -6,7 +6,7 @@ import math
 import pytest
 
 from seepage.audit import Choice
-from seepage.report.page.audit_page import tradeoff_section
+from seepage.report.page.audit_page import _tradeoff_section
 from seepage.report.page.document import document
 from seepage.report.page.line_chart import LabelBox, place_names
 
@@ -66,7 +66,7 @@ def test_names_without_room_are_left_out():
 
 def test_a_choice_that_has_no_room_for_its_name_still_has_a_mark():
     many = [Choice(f"ClipEach({i}.0) + Mean + AddGaussian(0.01)", 12.0, 0.7) for i in range(80)]
-    drawn = tradeoff_section(many).markup()
+    drawn = _tradeoff_section(many).markup()
     assert drawn.count("<circle") == 80
     assert 10 < drawn.count('class="name"') < 80
 
@@ -75,7 +75,7 @@ def test_a_choice_that_has_no_room_for_its_name_still_has_a_mark():
 def test_names_in_the_browser_are_apart_at_every_width(browser, tmp_path, width):
     path = tmp_path / "page.html"
     path.write_text(
-        document("Costs", first="", sections=[tradeoff_section(CHOICES)]), encoding="utf-8"
+        document("Costs", first="", sections=[_tradeoff_section(CHOICES)]), encoding="utf-8"
     )
     page = browser.page()
     page.look_like(width=width)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seepage.report.page.picture import find_personal_data
+from seepage.report.page.picture import _find_personal_data
 
 TEXTS = {
     "words": (("Ann", "Lee", "owes", "12345678"), ("name", "name", "", "long number")),
@@ -19,4 +19,4 @@ TEXTS = {
 @pytest.mark.parametrize("kind", TEXTS)
 def test_personal_data_is_found_across_tokens(kind):
     words, kinds = TEXTS[kind]
-    assert find_personal_data(words) == kinds
+    assert _find_personal_data(words) == kinds

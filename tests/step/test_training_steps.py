@@ -8,7 +8,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.capture import load
-from seepage.integrations.gathered_step import GatheredStep, join_batches
+from seepage.integrations.gathered_step import GatheredStep, _join_batches
 from seepage.step.training_steps import AuditSteps, RecordSteps
 
 DIGITS = sp.data.bundled("digits", size=2, pixels=28)
@@ -134,9 +134,9 @@ def test_a_gradient_that_is_not_finite_is_not_recorded(tmp_path, caplog):
     ids=["batches", "numbers"],
 )
 def test_accumulated_batches_are_joined(batches, joined):
-    assert torch.equal(join_batches(batches), joined)
-    assert torch.equal(join_batches([{"x": b} for b in batches])["x"], joined)
-    assert torch.equal(join_batches([[b, "kept"] for b in batches])[0], joined)
+    assert torch.equal(_join_batches(batches), joined)
+    assert torch.equal(_join_batches([{"x": b} for b in batches])["x"], joined)
+    assert torch.equal(_join_batches([[b, "kept"] for b in batches])[0], joined)
 
 
 def test_accumulated_batches_that_do_not_fit_are_said(tmp_path, caplog):

@@ -6,7 +6,7 @@ import torch
 import seepage as sp
 from seepage.core.errors import InvalidValue
 from seepage.utility import Dirichlet, Federated, train
-from seepage.utility.training_plan import split_examples
+from seepage.utility.training_plan import _split_examples
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_local_steps_keep_the_statistics_of_batch_normalisation():
 @pytest.mark.parametrize("split", ["iid", Dirichlet(0.1), Dirichlet(100.0)], ids=repr)
 def test_every_example_is_dealt_once_and_nobody_is_left_out(split):
     labels = torch.arange(400) % 4
-    dealt = split_examples(labels, clients=8, split=split, rng=sp.rng(0))
+    dealt = _split_examples(labels, clients=8, split=split, rng=sp.rng(0))
     assert sorted(torch.cat(dealt).tolist()) == list(range(400))
     assert min(map(len, dealt)) >= 1
 
@@ -126,7 +126,7 @@ def test_a_small_alpha_leaves_a_class_to_few_clients():
     labels = torch.arange(1000) % 10
 
     def largest_share(split):
-        dealt = split_examples(labels, clients=10, split=split, rng=sp.rng(0))
+        dealt = _split_examples(labels, clients=10, split=split, rng=sp.rng(0))
         counts = torch.stack([torch.bincount(labels[s], minlength=10) for s in dealt]).double()
         return float((counts.max(0).values / counts.sum(0)).mean())
 

@@ -23,7 +23,7 @@ from seepage.utility import (
     train,
 )
 from seepage.utility import per_example as local
-from seepage.utility.per_example import TrackStatistics, per_example_gradients
+from seepage.utility.per_example import TrackStatistics, _per_example_gradients
 
 DEFENSES = [
     sp.chain(),
@@ -164,7 +164,7 @@ class Twisted(nn.Module):
 def test_one_backward_pass_gives_every_examples_own_gradient():
     photos = sp.data.load("photos", pixels=9).batch(5).to(dtype=torch.float64)
     task = sp.Task(Twisted().double(), cross_entropy, sp.domains.Image((3, 9, 9)))
-    found = per_example_gradients(task, photos.inputs, photos.labels)
+    found = _per_example_gradients(task, photos.inputs, photos.labels)
     for i in range(5):
         alone = sp.Gradient()(task, photos.inputs[i : i + 1], photos.labels[i : i + 1])
         for name, tensor in alone.tensors.items():
@@ -186,7 +186,7 @@ class InPlace(nn.Module):
 def test_what_is_changed_in_place_is_differentiated_apart(inplace):
     photos = pictures(3)
     task = sp.Task(InPlace(inplace=inplace), cross_entropy, sp.domains.Image((3, 8, 8)))
-    assert (per_example_gradients(task, photos.inputs, photos.labels) is None) == inplace
+    assert (_per_example_gradients(task, photos.inputs, photos.labels) is None) == inplace
     fast = TrackStatistics(sp.Gradient(), task.model)
     ours = fast(task, photos.inputs, photos.labels, granularity="per_example")
     theirs = sp.Gradient()(task, photos.inputs, photos.labels, granularity="per_example")
@@ -196,7 +196,7 @@ def test_what_is_changed_in_place_is_differentiated_apart(inplace):
 def test_layers_without_a_rule_are_differentiated_apart():
     photos = pictures(3)
     task = normalised()
-    assert per_example_gradients(task, photos.inputs, photos.labels) is None
+    assert _per_example_gradients(task, photos.inputs, photos.labels) is None
 
 
 @pytest.mark.parametrize("defense", [sp.chain(), sp.Precode(4)], ids=repr)

@@ -7,7 +7,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.exposure import Finding, VettingVerdict, concentration
-from seepage.exposure.vet import parallel_rows
+from seepage.exposure.vet import _parallel_rows
 from seepage.utility import Training, train
 from seepage.zoo import MODELS
 
@@ -138,8 +138,8 @@ def test_a_hard_example_of_a_trained_network_is_no_alarm_though_its_dsnr_is_high
 def test_parallel_rows_are_found_among_others_whatever_their_scale_and_sign():
     rows = torch.randn(40, 30, generator=torch.Generator().manual_seed(0))
     rows[5:25] = torch.linspace(-3, 2, 20)[:, None] * rows[0]
-    assert parallel_rows(rows).tolist() == [0, *range(5, 25)]
-    assert len(parallel_rows(torch.randn(500, 16))) == 1
+    assert _parallel_rows(rows).tolist() == [0, *range(5, 25)]
+    assert len(_parallel_rows(torch.randn(500, 16))) == 1
 
 
 def test_a_classifier_that_starts_at_zero_is_honest():

@@ -81,10 +81,8 @@ class EpochAgnostic:
     def __post_init__(self) -> None:
         require_at_least(0, weight=self.weight)
 
-    @property
-    def needs_labels(self) -> bool:
-        """Always: the epochs are unrolled with them."""
-        return True
+    # The epochs are unrolled with them.
+    needs_labels = True
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Unroll the epochs, search, pair and average."""
@@ -108,7 +106,7 @@ class EpochAgnostic:
         prior = EpochInvariance(weight=self.weight, epochs=local.epochs)
         search = replace(self.attack.search, terms=(*self.attack.search.terms, prior))
         guess = replace(self.attack, search=search)(unrolled, rng=rng)
-        merged = merge_epochs(guess.inputs.reshape(local.epochs, -1, *guess.inputs.shape[1:]))
+        merged = _merge_epochs(guess.inputs.reshape(local.epochs, -1, *guess.inputs.shape[1:]))
         return replace(guess, inputs=merged, labels=observation.labels)
 
 
@@ -132,11 +130,11 @@ def _unroll_epochs(
     )
 
 
-def merge_epochs(epochs: Tensor) -> Tensor:
+def _merge_epochs(epochs: Tensor) -> Tensor:
     """Pair the inputs of every epoch `(E, B, ...)` with those of the first, and average.
 
     Example:
-        >>> merge_epochs(torch.tensor([[[0.0], [1.0]], [[0.8], [0.2]]])).flatten().tolist()
+        >>> _merge_epochs(torch.tensor([[[0.0], [1.0]], [[0.8], [0.2]]])).flatten().tolist()
         [0.10000000149011612, 0.8999999761581421]
     """
     first = epochs[0].flatten(1)

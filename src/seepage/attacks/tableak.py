@@ -51,12 +51,12 @@ def align_members(members: Tensor, labels: Tensor, *, reference: int) -> Tensor:
     return torch.stack(ordered)
 
 
-def pool_members(members: Tensor) -> Tensor:
+def _pool_members(members: Tensor) -> Tensor:
     """Return the median over members, entry by entry: `(R, B, D)` to `(B, D)`."""
     return members.quantile(0.5, dim=0)
 
 
-def measure_confidence(members: Tensor, domain: Tabular) -> Tensor:
+def _measure_confidence(members: Tensor, domain: Tabular) -> Tensor:
     """Return how far members agree on each column, from 0 for not at all to 1: `(B, F)`.
 
         categories: 1 - H(p) / log K,       p the mean of the members' probabilities
@@ -73,7 +73,7 @@ def measure_confidence(members: Tensor, domain: Tabular) -> Tensor:
     Example:
         >>> table = Tabular((Categorical(name="vote", categories=("no", "yes")),))
         >>> agreed, split = [[[0.0, 1.0]]] * 2, [[[0.0, 1.0]], [[1.0, 0.0]]]
-        >>> [measure_confidence(torch.tensor(m), table).item() for m in (agreed, split)]
+        >>> [_measure_confidence(torch.tensor(m), table).item() for m in (agreed, split)]
         [1.0, 0.0]
 
     Deviations:
@@ -105,10 +105,8 @@ class _PooledEnsemble:
     search: Search
     engine: Engine = field(default_factory=Engine)
 
-    @property
-    def needs_labels(self) -> bool:
-        """Always: the search begins with them."""
-        return True
+    # The search begins with them.
+    needs_labels = True
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         require_key(rng)
@@ -126,11 +124,11 @@ class _PooledEnsemble:
         best, members = GradientMatching(self.search, self.engine).ensemble(observation, rng=rng)
         finals = best.trace.finals
         ordered = align_members(members, labels, reference=finals.index(min(finals)))
-        inputs = domain.project(domain.denormalise(pool_members(ordered)))
+        inputs = domain.project(domain.denormalise(_pool_members(ordered)))
         return replace(
             best,
             inputs=inputs,
-            confidence=measure_confidence(ordered, domain),
+            confidence=_measure_confidence(ordered, domain),
             certificate=Certificate(residual(observation, inputs, labels)),
         )
 

@@ -81,7 +81,7 @@ def unmix(
     else:
         low, high = (bound - centre for bound in bounds)
         shaped = magnitudes.reshape(encodings.shape)
-        centred = choose_patterns(shaped, weights, low=low, high=high)
+        centred = _choose_patterns(shaped, weights, low=low, high=high)
     agreed = _agree_with_neighbours(centred.reshape(-1, *encodings.shape[1:]))
     return (centre + agreed).to(encodings)
 
@@ -227,7 +227,9 @@ SWEEPS = 30
 PRICE = 100.0
 
 
-def choose_patterns(magnitudes: Tensor, coefficients: Tensor, *, low: float, high: float) -> Tensor:
+def _choose_patterns(
+    magnitudes: Tensor, coefficients: Tensor, *, low: float, high: float
+) -> Tensor:
     """Solve |W u| = a with as many encodings as inputs, every entry up to its sign.
 
     Each pattern of signs s gives one candidate for an entry. The candidates of all entries are
@@ -250,7 +252,7 @@ def choose_patterns(magnitudes: Tensor, coefficients: Tensor, *, low: float, hig
     Example:
         >>> smooth = torch.stack([torch.linspace(-0.4, -0.1, 5), torch.linspace(0.3, 0.5, 5)])
         >>> mixing = torch.tensor([[0.7, 0.3], [0.4, 0.6]])
-        >>> found = choose_patterns((mixing @ smooth).abs(), mixing, low=-0.5, high=0.5)
+        >>> found = _choose_patterns((mixing @ smooth).abs(), mixing, low=-0.5, high=0.5)
         >>> torch.allclose(found * found[1].sign(), smooth, atol=1e-5)
         True
 

@@ -159,7 +159,6 @@ class Case(_GridCell):
     others: tuple[Target, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse an attack that the threat does not permit."""
         require_permission(self.attack_name, self.attack, self.threat)
 
     @cached_property
@@ -250,7 +249,6 @@ class BoundCase(_GridCell):
     seed: int
 
     def __post_init__(self) -> None:
-        """Refuse a target without its private batch."""
         self.target.require_batch()
 
     def _identify(self) -> Identity:

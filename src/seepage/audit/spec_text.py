@@ -112,15 +112,17 @@ _IGNORED = re.compile(
 )
 
 
-def find_line(text: str, place: Place) -> int | None:
+def _find_line(text: str, place: Place) -> int | None:
     r"""Find the line of a place, or of the last part of the way to it that is written down.
 
     The place begins in the first line with which the text so far, its open brackets closed, has it.
 
     Example:
         >>> text = 'seeds = [0]\n[[scenario]]\nattacks = [\n  { name = "dlg" },\n]'
-        >>> find_line(text, ("scenario", 0)), find_line(text, ("scenario", 0, "attacks", 0, "name"))
-        (2, 4)
+        >>> _find_line(text, ("scenario", 0))
+        2
+        >>> _find_line(text, ("scenario", 0, "attacks", 0, "name"))
+        4
     """
     found, lines = _follow(parse_toml(text), place), text.splitlines()
     if not found:
@@ -179,7 +181,7 @@ def locate_error(source: SpecSource) -> Iterator[None]:
     try:
         yield
     except SeepageError as error:
-        line = find_line(source.text, error.place)
+        line = _find_line(source.text, error.place)
         where = [source.name + (f", line {line}" if line else ""), *_sections(error.place)]
         sentence = ": ".join([*(where if source.name else ()), str(error)])
         error.args = (sentence,)

@@ -205,11 +205,7 @@ class Target:
             self.captured.observe(task)
 
     def score_guess(
-        self,
-        guess: Reconstruction,
-        *,
-        metrics: Sequence[Metric] | None,
-        rng: Rng,
+        self, guess: Reconstruction, *, metrics: Sequence[Metric] | None, rng: Rng
     ) -> _ScoredGuess:
         """Score a guess and the baselines, in the units of the data set; no truth, no scores."""
         if self.batch is None:
@@ -245,10 +241,7 @@ class Target:
         if self.everybody is None or len(guess.inputs) == 0:
             return ()
         return identify(
-            guess.inputs,
-            self.require_batch(),
-            self.everybody,
-            without={*self.people, *without},
+            guess.inputs, self.require_batch(), self.everybody, without={*self.people, *without}
         )
 
     @property

@@ -68,7 +68,6 @@ class Setting:
     client: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what no client could have done."""
         for name in ("shape", "mean", "std", "bounds"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in _COUNTS:

@@ -23,7 +23,8 @@ from seepage.domains import CIFAR10, Image, Signal, Tokens, Vector
 from seepage.exposure.inspection import FirstLayerCount, Inspection, inspection
 from seepage.exposure.vet import ON_DATA, Judgement, VettingVerdict, vet
 from seepage.report.words import list_words
-from seepage.zoo import build, load_weights
+from seepage.zoo.models import build
+from seepage.zoo.weights import load_weights
 
 # Columns that were standardised hardly ever leave this range.
 STANDARDISED = (-8.0, 8.0)

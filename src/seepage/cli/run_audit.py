@@ -85,7 +85,6 @@ class AuditRequest:
     encrypt_key: Path | None = None
 
     def __post_init__(self) -> None:
-        """Refuse options that contradict each other."""
         if self.resume and self.overwrite:
             raise InvalidValue("expected --resume or --overwrite, got both; choose one")
         if self.spec is not None and (self.capture is not None or self.network is not None):

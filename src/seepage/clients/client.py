@@ -43,7 +43,6 @@ class Client:
     defense: Protection = field(default_factory=chain)
 
     def __post_init__(self) -> None:
-        """Check that the defense fits the computation."""
         if self.chain.consumes not in self.local.produces:
             raise InvalidValue(
                 f"{self.defense} takes {self.chain.consumes} updates, but {self.local} produces "

@@ -51,7 +51,6 @@ class Batch:
     labels: Tensor
 
     def __post_init__(self) -> None:
-        """Refuse a batch that no client could train on."""
         if self.inputs.ndim < 2 or len(self.inputs) == 0:
             shape = tuple(self.inputs.shape)
             raise InvalidValue(f"expected inputs (B, ...) with B >= 1, got shape {shape}")

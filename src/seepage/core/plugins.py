@@ -128,7 +128,6 @@ class Catalogue(Mapping[str, T_co], Generic[T_co]):
         return name in self.built_in or name in self.plugins()
 
     def __iter__(self) -> Iterator[str]:
-        """Every usable name, the built-in ones first."""
         yield from self.built_in
         for name in self.plugins():
             try:

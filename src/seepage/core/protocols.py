@@ -179,7 +179,6 @@ class BoundValue:
     remark: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse NaN and any other shape."""
         if self.value.ndim != 1 or bool(self.value.isnan().any()):
             raise InvalidValue(
                 f"expected a bound as one number per person, got {self.value!r}; say in a remark "

@@ -51,7 +51,6 @@ class Dataset:
     source: str
 
     def __post_init__(self) -> None:
-        """Check that the examples make valid batches."""
         wanted = torch.int64 if isinstance(self.domain, Tokens) else torch.float32
         if len(self.inputs) == 0 or self.inputs.dtype != wanted:
             name = str(wanted).removeprefix("torch.")
@@ -88,7 +87,6 @@ class Dataset:
         return len(self.inputs)
 
     def __repr__(self) -> str:
-        """Describe the data without printing them."""
         inputs = f"{len(self)} inputs of shape {tuple(self.inputs.shape[1:])}"
         kind = "numbers to predict" if self.labels.is_floating_point() else "classes"
         return f"Dataset({self.name!r}, {inputs}, {self.classes} {kind})"

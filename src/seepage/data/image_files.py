@@ -100,7 +100,7 @@ def stack_pictures(pictures: Sequence[Tensor]) -> Tensor:
 def read_picture(path: Path) -> Tensor:
     """Read an image file, upright, as `(1, H, W)` if grey, else `(3, H, W)`."""
     if path.suffix.lower() in DICOM:
-        return read_dicom(path)
+        return _read_dicom(path)
     from PIL import Image, ImageOps
 
     damage = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, struct.error, zlib.error)
@@ -132,7 +132,7 @@ def _picture_to_tensor(picture: Picture) -> Tensor:
     return images_to_tensor(np.array(plain.convert("L" if grey else "RGB"))[None])[0]
 
 
-def read_dicom(path: Path) -> Tensor:
+def _read_dicom(path: Path) -> Tensor:
     """Read a DICOM file as `(1, H, W)` if grey, else `(3, H, W)`, in [0, 1].
 
     Stored levels are divided by the highest that `BitsStored` allows, so the range is nobody's own.

@@ -14,12 +14,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from seepage.core.construct import LARGEST, construct, parse_toml
-from seepage.core.errors import (
-    InvalidValue,
-    UnknownName,
-    UnreadableFile,
-    error_path,
-)
+from seepage.core.errors import InvalidValue, UnknownName, UnreadableFile, error_path
 from seepage.core.whole_file import open_plain
 from seepage.data.dataset import DataRequest, Dataset
 from seepage.data.table_rows import TableRows, read_rows

@@ -35,7 +35,6 @@ class Chain:
     links: tuple[Protection, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that every link is a defense and that the order is possible."""
         for link in self.links:
             _require_defense(link)
         for first, then in pairwise(self.links):
@@ -54,7 +53,6 @@ class Chain:
                 )
 
     def __repr__(self) -> str:
-        """Write the call that builds it."""
         return f"chain({', '.join(map(repr, self.links))})"
 
     @classmethod

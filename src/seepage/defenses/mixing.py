@@ -40,7 +40,7 @@ class _MixInputs(OnInputs):
 
     def _mix(self, prepared: PreparedBatch, rng: Rng) -> tuple[Batch, Mixing]:
         batch = prepared.batch
-        drawn = draw_coefficients(len(batch), k=self.k, bound=self.bound, rng=rng)
+        drawn = _draw_coefficients(len(batch), k=self.k, bound=self.bound, rng=rng)
         mixing = Mixing(drawn.to(batch.inputs.device))
         return mix(batch, mixing, classes=prepared.task.classes), mixing
 
@@ -110,12 +110,12 @@ def mix(batch: Batch, mixing: Mixing, *, classes: int) -> Batch:
     return Batch(inputs, weights @ labels.to(weights))
 
 
-def draw_coefficients(size: int, *, k: int, bound: float, rng: Rng) -> Tensor:
+def _draw_coefficients(size: int, *, k: int, bound: float, rng: Rng) -> Tensor:
     """Draw the matrix W `(B, B)` for a batch of this size, in double precision.
 
     Example:
         >>> from seepage.core import rng
-        >>> drawn = draw_coefficients(6, k=4, bound=0.65, rng=rng(0))
+        >>> drawn = _draw_coefficients(6, k=4, bound=0.65, rng=rng(0))
         >>> drawn.shape, (drawn > 0).sum(1).tolist(), bool(drawn.max() <= 0.65)
         (torch.Size([6, 6]), [4, 4, 4, 4, 4, 4], True)
     """

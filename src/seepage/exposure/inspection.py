@@ -30,7 +30,7 @@ from seepage.probing.first_layer import (
 from seepage.probing.layer_stack import read_stack
 
 
-def hidden_units_needed(batch: int, *, inputs: int, outputs: int) -> int | None:
+def _hidden_units_needed(batch: int, *, inputs: int, outputs: int) -> int | None:
     """Units that a hidden layer with bias needs so that equations outnumber unknowns.
 
         n2 + n1 n2 + n1 + n1 d >= B n2 + n1 B + B d
@@ -45,7 +45,7 @@ def hidden_units_needed(batch: int, *, inputs: int, outputs: int) -> int | None:
         outputs: Units n2 of the next layer.
 
     Example:
-        >>> [hidden_units_needed(size, inputs=1024, outputs=10) for size in (1, 8)]
+        >>> [_hidden_units_needed(size, inputs=1024, outputs=10) for size in (1, 8)]
         [1, 9]
 
     References:
@@ -58,7 +58,7 @@ def hidden_units_needed(batch: int, *, inputs: int, outputs: int) -> int | None:
     return max(1, math.ceil(Fraction(batch * (inputs + outputs) - outputs, spare)))
 
 
-def filters_needed(batch: int, *, before: Sequence[int], after: Sequence[int]) -> int:
+def _filters_needed(batch: int, *, before: Sequence[int], after: Sequence[int]) -> int:
     """Filters that a first convolution needs so that its outputs are as many as its inputs.
 
         h = (d / d')^2 B C   for images; for signals the exponent is 1
@@ -69,7 +69,7 @@ def filters_needed(batch: int, *, before: Sequence[int], after: Sequence[int]) -
         after: Spatial sizes `(d', ...)` after the convolution.
 
     Example:
-        >>> filters_needed(4, before=(3, 32, 32), after=(16, 16))
+        >>> _filters_needed(4, before=(3, 32, 32), after=(16, 16))
         48
 
     References:
@@ -79,7 +79,7 @@ def filters_needed(batch: int, *, before: Sequence[int], after: Sequence[int]) -
     return math.ceil(Fraction(batch * math.prod(before), math.prod(after)))
 
 
-def features_determined(batch: int, *, features: int, outputs: int) -> bool:
+def _features_determined(batch: int, *, features: int, outputs: int) -> bool:
     """Whether the linear layer after a convolution determines the features it reads.
 
         n1 >= n2 (B - 1) / (n2 - B)   for 1 < B < n2; always for one example
@@ -90,9 +90,9 @@ def features_determined(batch: int, *, features: int, outputs: int) -> bool:
         outputs: Units n2 of the linear layer.
 
     Example:
-        >>> features_determined(8, features=3072, outputs=10)
+        >>> _features_determined(8, features=3072, outputs=10)
         True
-        >>> features_determined(32, features=3072, outputs=10)
+        >>> _features_determined(32, features=3072, outputs=10)
         False
 
     References:
@@ -343,7 +343,7 @@ def _count_linear(task: Task, name: str, batches: Sequence[int]) -> FirstLayerCo
     inputs, width = linear[name].in_features, linear[name].out_features
     counts = []
     for batch in batches:
-        needed = hidden_units_needed(batch, inputs=inputs, outputs=outputs)
+        needed = _hidden_units_needed(batch, inputs=inputs, outputs=outputs)
         counts.append(Count(batch, needed, needed is not None and width >= needed))
     return FirstLayerCount(name, "hidden units", width, tuple(counts))
 
@@ -360,8 +360,8 @@ def _count_convolution(task: Task, name: str, batches: Sequence[int]) -> FirstLa
         widths = []
     counts = []
     for batch in batches:
-        needed = filters_needed(batch, before=task.domain.shape, after=after)
-        determined = len(widths) != 2 or features_determined(
+        needed = _filters_needed(batch, before=task.domain.shape, after=after)
+        determined = len(widths) != 2 or _features_determined(
             batch, features=filters * math.prod(after), outputs=widths[1]
         )
         counts.append(Count(batch, needed, filters >= needed and determined))

@@ -23,7 +23,7 @@ SQUARED_TOLERANCE = 1e-11
 HELD = 2**21
 
 
-def counted_rank(layer: Layer) -> int:
+def _counted_rank(layer: Layer) -> int:
     """The rank of u for almost all weights and gradients, by counting.
 
     Let the columns of X hold what each of the N windows sees, one row for each of the K weights of
@@ -43,7 +43,7 @@ def counted_rank(layer: Layer) -> int:
     Example:
         >>> from seepage.probing.layer_stack import read_stack
         >>> from seepage.zoo import cnn
-        >>> counted_rank(read_stack(cnn(variant="cnn2-v2")).layers[0])  # 1350 + 288 - 36
+        >>> _counted_rank(read_stack(cnn(variant="cnn2-v2")).layers[0])  # 1350 + 288 - 36
         1602
     """
     channels, windows = layer.input_shape[0], math.prod(layer.output_shape[1:])
@@ -159,8 +159,8 @@ def rank_metric(task: Task, *, numerical: bool = False) -> RankMetric:
     Args:
         task: The network; another kind raises NotApplicable.
         numerical: Compute ranks of the matrices at the network's weights and the gradient of a
-            random input, instead of by `counted_rank`. A z that a ReLU set to zero then has no
-            equation; `counted_rank` takes every z as known and is an upper bound.
+            random input, instead of by `_counted_rank`. A z that a ReLU set to zero then has no
+            equation; `_counted_rank` takes every z as known and is an upper bound.
 
     Example:
         >>> from seepage.zoo import cnn
@@ -175,7 +175,7 @@ def rank_metric(task: Task, *, numerical: bool = False) -> RankMetric:
             "metric is not defined for another order"
         )
     systems = _systems(stack, task) if numerical else iter(())
-    ranks = [numerical_rank(s) for s in systems] or [counted_rank(c) for c in convolutions]
+    ranks = [numerical_rank(s) for s in systems] or [_counted_rank(c) for c in convolutions]
     return RankMetric(
         tuple(
             _LayerRank(layer.name, layer.inputs, layer.outputs + layer.weight.numel(), rank)

@@ -256,7 +256,7 @@ def _repeated_rows(task: Task) -> Iterator[Finding]:
         Fowl et al., 2022 (fowl2022robbing)
     """
     for rows in _weight_rows(task):
-        group = parallel_rows(rows.matrix)
+        group = _parallel_rows(rows.matrix)
         if len(group) < max(FEWEST_ROWS, REPEATED_SHARE * len(rows.matrix)):
             continue
         share = f"{len(group)} of the {len(rows.matrix)} rows of {rows.name!r} are one row repeated"
@@ -271,7 +271,7 @@ def _repeated_rows(task: Task) -> Iterator[Finding]:
             yield Finding("repeated rows", "suspicious", rows.name, reason)
 
 
-def parallel_rows(matrix: Tensor) -> Tensor:
+def _parallel_rows(matrix: Tensor) -> Tensor:
     """Numbers of the rows in the largest group of parallel rows, found from some pivot rows."""
     if matrix.shape[1] < DIMENSIONS or len(matrix) < FEWEST_ROWS:
         return torch.empty(0, dtype=torch.long)

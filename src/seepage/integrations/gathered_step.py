@@ -84,7 +84,7 @@ class GatheredStep:
         if not batches or number != self._number:
             return
         try:
-            batch = join_batches(batches)
+            batch = _join_batches(batches)
         except (RuntimeError, ValueError, KeyError) as error:
             _LOG.warning(
                 "step %d was left out, since its %d accumulated batches cannot be joined: %s",
@@ -96,11 +96,11 @@ class GatheredStep:
         self.listener(number, model, batch, gradients)
 
 
-def join_batches(batches: list[Any]) -> object:
+def _join_batches(batches: list[Any]) -> object:
     """Join batches of equal form along their first axis; what is no tensor is kept of the first.
 
     Example:
-        >>> join_batches([(torch.zeros(1), torch.ones(1))] * 2)
+        >>> _join_batches([(torch.zeros(1), torch.ones(1))] * 2)
         (tensor([0., 0.]), tensor([1., 1.]))
     """
     first = batches[0]
@@ -110,9 +110,9 @@ def join_batches(batches: list[Any]) -> object:
         case Tensor() if first.ndim:
             return torch.cat(batches)
         case Mapping():
-            return {name: join_batches([batch[name] for batch in batches]) for name in first}
+            return {name: _join_batches([batch[name] for batch in batches]) for name in first}
         case tuple() | list():
-            return tuple(join_batches(list(parts)) for parts in zip(*batches, strict=True))
+            return tuple(_join_batches(list(parts)) for parts in zip(*batches, strict=True))
         case _:
             return first
 

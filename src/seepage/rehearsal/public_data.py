@@ -34,7 +34,6 @@ class PublicData:
     made_up: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse an empty set, and a wrong number of labels."""
         if not len(self.inputs):
             raise InvalidValue("expected at least one public input, got none")
         if self.labels is not None and len(self.labels) != len(self.inputs):
@@ -50,15 +49,12 @@ class PublicData:
         return digest(self.inputs, *labels)
 
     def __eq__(self, other: object) -> bool:
-        """Equal if the content is."""
         return isinstance(other, PublicData) and self.digest == other.digest
 
     def __hash__(self) -> int:
-        """By the content."""
         return hash(self.digest)
 
     def __repr__(self) -> str:
-        """How many, and their hash."""
         return f"PublicData({len(self.inputs)}, {self.digest})"
 
     def draw(self, size: int, task: Task, *, rng: Rng) -> Batch:

@@ -39,7 +39,7 @@ class Check:
     seconds: float
 
 
-def list_checks(records: Sequence[Record]) -> list[Check]:
+def _list_checks(records: Sequence[Record]) -> list[Check]:
     """One check for each attack and setup, judged over all records as the verdict is."""
     groups = group_by(records, _key)
     tried = group_by(attempts(records), lambda attempt: _key(attempt.record))
@@ -91,7 +91,7 @@ def as_junit(title: str, records: Sequence[Record]) -> str:
 
     Cases that do not apply, and those that tell nothing, are skipped tests with the reason.
     """
-    checks = list_checks(records)
+    checks = _list_checks(records)
     counts = {
         "tests": len(checks),
         "failures": sum(check.status == "identified" for check in checks),
@@ -153,7 +153,7 @@ def as_sarif(
 
 def _list_results(records: Sequence[Record], spec: str) -> Iterator[dict[str, object]]:
     where = {"physicalLocation": {"artifactLocation": {"uri": spec}, "region": {"startLine": 1}}}
-    for check in list_checks(records):
+    for check in _list_checks(records):
         if check.status in _RULES:
             yield {
                 "ruleId": f"seepage/{check.status}",

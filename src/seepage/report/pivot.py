@@ -115,16 +115,16 @@ _EXPLAINED = (
 def pivot_latex(pivot: Pivot, *, title: str) -> str:
     """Write a pivot table for a paper: booktabs, people identified in bold."""
     body = [
-        " & ".join([*map(escape_latex, names), *map(_write_latex_cell, row)]) + r" \\"
+        " & ".join([*map(_escape_latex, names), *map(_write_latex_cell, row)]) + r" \\"
         for names, row in pivot.rows
     ]
-    head = " & ".join(map(escape_latex, [*pivot.titles, *pivot.defenses]))
+    head = " & ".join(map(_escape_latex, [*pivot.titles, *pivot.defenses]))
     columns = "l" * len(pivot.titles) + "r" * len(pivot.defenses)
     lines = [
         "% Needs \\usepackage{booktabs}.",
         r"\begin{table}",
         r"  \centering",
-        rf"  \caption{{{escape_latex(title)}. {escape_latex(_EXPLAINED)} Bold: somebody was.}}",
+        rf"  \caption{{{_escape_latex(title)}. {_escape_latex(_EXPLAINED)} Bold: somebody was.}}",
         rf"  \begin{{tabular}}{{{columns}}}",
         r"    \toprule",
         rf"    {head} \\",
@@ -140,15 +140,15 @@ def pivot_latex(pivot: Pivot, *, title: str) -> str:
 def _write_latex_cell(cell: _PivotCell | None) -> str:
     if cell is None:
         return "--"
-    text = escape_latex(f"{cell.text} ({cell.share})" if cell.share else cell.text)
+    text = _escape_latex(f"{cell.text} ({cell.share})" if cell.share else cell.text)
     return rf"\textbf{{{text}}}" if cell.identified else text
 
 
-def escape_latex(text: str) -> str:
+def _escape_latex(text: str) -> str:
     r"""Escape text from a spec, so that LaTeX prints it and runs nothing.
 
     Example:
-        >>> escape_latex("50% of a_b")
+        >>> _escape_latex("50% of a_b")
         '50\\% of a\\_b'
     """
     plain = " ".join(text.split())

@@ -97,7 +97,7 @@ def fingerprint(jobs: Sequence[Job], chunk: Chunk) -> str:
     return digest.hexdigest()[:24]
 
 
-def median_filter(normalised: Tensor, *, size: int = 3, axes: int = 2) -> Tensor:
+def _median_filter(normalised: Tensor, *, size: int = 3, axes: int = 2) -> Tensor:
     """Replace every entry by the median of the window around it, channel by channel.
 
     Borders are mirrored about the outermost entry, which is not repeated: `reflect` in torch,
@@ -110,7 +110,7 @@ def median_filter(normalised: Tensor, *, size: int = 3, axes: int = 2) -> Tensor
 
     Example:
         >>> spike = torch.tensor([0.0, 0.0, 9.0, 0.0, 0.0])
-        >>> median_filter(spike, axes=1).tolist()
+        >>> _median_filter(spike, axes=1).tolist()
         [0.0, 0.0, 0.0, 0.0, 0.0]
 
     References:
@@ -298,4 +298,4 @@ class Engine:
 
 def _smooth(layout: Layout, points: Tensor) -> Tensor:
     axes = len(layout.domain.shape) - 1
-    return layout.with_inputs(points, median_filter(layout.normalised(points), axes=axes))
+    return layout.with_inputs(points, _median_filter(layout.normalised(points), axes=axes))

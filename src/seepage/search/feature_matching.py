@@ -123,7 +123,7 @@ class FeatureMatching:
         if self.labels is not None and labels.ndim == 1:
             # Similarities lie in [0, 1], so pairs with the same label come first.
             alike = alike + 2 * (labels[:, None] == self.labels[None, :])
-        return greedy_matching(alike)
+        return _greedy_matching(alike)
 
 
 def features_at(task: Task, layer: str, inputs: Tensor) -> Tensor:
@@ -142,13 +142,13 @@ def features_at(task: Task, layer: str, inputs: Tensor) -> Tensor:
     return read[layer].flatten(1)
 
 
-def greedy_matching(alike: Tensor) -> Tensor:
+def _greedy_matching(alike: Tensor) -> Tensor:
     """Match every column of a matrix `(B, k)`, k <= B, to a row: the largest entry first.
 
     The control flow does not depend on values, so it runs under vmap and in a CUDA graph.
 
     Example:
-        >>> greedy_matching(torch.tensor([[0.9, 0.8], [0.7, 0.1]]))
+        >>> _greedy_matching(torch.tensor([[0.9, 0.8], [0.7, 0.1]]))
         tensor([[1., 0.],
                 [0., 1.]])
     """

@@ -75,9 +75,9 @@ class _Rows:
 
     def __call__(self, points: Tensor) -> Tensor:
         rows = points.reshape(*points.shape[:-1], self.batch_size, *self.domain.shape)
-        return softmax_categories(rows, self.domain)
+        return _softmax_categories(rows, self.domain)
 
 
-def softmax_categories(rows: Tensor, domain: Tabular) -> Tensor:
+def _softmax_categories(rows: Tensor, domain: Tabular) -> Tensor:
     """Take the softmax of the entries of every categorical column of rows `(..., *shape)`."""
     return domain.by_category(rows, lambda entries: entries.softmax(-1))

@@ -127,7 +127,7 @@ class Runner:
                 began = _synchronised_time()
             if timed and step - first == _TIMED_TO:
                 spent = _synchronised_time() - began
-                if is_worth_compiling(spent / (_TIMED_TO - _TIMED_FROM), self.steps - step):
+                if _is_worth_compiling(spent / (_TIMED_TO - _TIMED_FROM), self.steps - step):
                     state = self._compile(state)
             if self.smooth_every and (step + 1) % self.smooth_every == 0 and step + 1 < self.steps:
                 state.points.copy_(self.smooth(state.points))
@@ -259,11 +259,11 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def is_worth_compiling(seconds_each: float, left: int) -> bool:
+def _is_worth_compiling(seconds_each: float, left: int) -> bool:
     """Whether the remaining steps take so long that compiling them saves time.
 
     Example:
-        >>> is_worth_compiling(0.1, 24_000), is_worth_compiling(0.01, 4_000)
+        >>> _is_worth_compiling(0.1, 24_000), _is_worth_compiling(0.01, 4_000)
         (True, False)
     """
     return seconds_each * left > _WORTH_COMPILING_SECONDS

@@ -39,7 +39,6 @@ class NormalStart:
     spread: float = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check the spread."""
         if not 0 < self.spread < float("inf"):
             raise InvalidValue(f"expected spread > 0, got {self.spread!r}")
 

@@ -22,7 +22,7 @@ from seepage.core.task import batchnorm_layers
 from seepage.core.update import Granularity
 
 
-def per_example_gradients(task: Task, inputs: Tensor, labels: Tensor) -> dict[str, Tensor] | None:
+def _per_example_gradients(task: Task, inputs: Tensor, labels: Tensor) -> dict[str, Tensor] | None:
     """Compute the gradient of every example's loss, `(B, ...)` by parameter name.
 
     Args:
@@ -39,7 +39,7 @@ def per_example_gradients(task: Task, inputs: Tensor, labels: Tensor) -> dict[st
         >>> photos = sp.data.bundled("photos", size=3)
         >>> task = sp.zoo.mlp(hidden=(4,))
         >>> task.model.requires_grad_() and None
-        >>> each = per_example_gradients(task, photos.inputs, photos.labels)
+        >>> each = _per_example_gradients(task, photos.inputs, photos.labels)
         >>> plain = sp.Gradient()(task, photos.inputs, photos.labels).tensors
         >>> all(torch.allclose(each[name].mean(0), plain[name], atol=1e-6) for name in plain)
         True
@@ -198,7 +198,7 @@ def _differentiate_each(task: Task, inputs: Tensor, labels: Tensor) -> Update:
     if not task.mixes_examples:
         parts = []
         for x, y in split(CHUNK):
-            part = per_example_gradients(task, x, y)
+            part = _per_example_gradients(task, x, y)
             if part is None:
                 break
             parts.append(part)

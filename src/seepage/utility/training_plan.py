@@ -173,12 +173,12 @@ class Dirichlet:
 Split = Literal["iid"] | Dirichlet
 
 
-def split_examples(labels: Tensor, *, clients: int, split: Split, rng: Rng) -> list[Tensor]:
+def _split_examples(labels: Tensor, *, clients: int, split: Split, rng: Rng) -> list[Tensor]:
     """Split all examples among clients: one tensor of indices per client, none of them empty.
 
     Example:
         >>> from seepage.core import rng
-        >>> parts = split_examples(torch.arange(10) % 2, clients=3, split="iid", rng=rng(0))
+        >>> parts = _split_examples(torch.arange(10) % 2, clients=3, split="iid", rng=rng(0))
         >>> [len(part) for part in parts], sorted(torch.cat(parts).tolist()) == list(range(10))
         ([4, 3, 3], True)
     """
@@ -287,7 +287,7 @@ class Federated:
     def build_sampler(self, labels: Tensor, *, rng: Rng) -> Sampler:
         """Split the data once, then draw clients and some of their examples in every round."""
         key, size = rng.fork("split"), self.batch_size
-        parts = split_examples(labels, clients=self.clients, split=self.split, rng=key)
+        parts = _split_examples(labels, clients=self.clients, split=self.split, rng=key)
         rounds = rng.fork("rounds")
 
         def draw_clients(step: int) -> list[Tensor]:

@@ -85,7 +85,6 @@ class PreactivationBlock(nn.Module):
     expansion: ClassVar[int] = 1
 
     def __init__(self, before: int, channels: int, stride: int, shortcut: nn.Module) -> None:
-        """Build the block; `before` are its channels in, `channels` those out."""
         super().__init__()
         self.bn1 = nn.BatchNorm2d(before)
         self.conv1 = _conv3x3(before, channels, stride)

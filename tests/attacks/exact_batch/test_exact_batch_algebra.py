@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import seepage as sp
 from seepage.attacks.exact_batch import determined_probability, success_probability
 from seepage.attacks.exact_batch.complementarity import _best_above, _move, _objective
-from seepage.attacks.exact_batch.exact_batch import find_kernels
+from seepage.attacks.exact_batch.exact_batch import _find_kernels
 from seepage.attacks.exact_batch.separation import (
     ReLULayer,
     is_determined,
@@ -81,7 +81,7 @@ def test_only_the_directions_are_unknown_inputs_and_scale_follow(people, seed):
 @given(people=st.integers(2, 9), seed=st.integers(0, 10_000))
 def test_the_kernel_is_what_scipy_finds(people, seed):
     rows = draw(3, people - 1, people, seed=seed)
-    ours = find_kernels(rows)
+    ours = _find_kernels(rows)
     for one, kernel in zip(rows, ours, strict=True):
         theirs = torch.from_numpy(scipy.linalg.null_space(one.numpy()))[:, 0]
         assert abs(float(kernel @ theirs)) == pytest.approx(1, abs=1e-8)
@@ -95,7 +95,7 @@ def test_neurons_silent_for_one_person_point_at_that_person(person):
     # Neurons that the same people activate say the same; pivoting takes three that do not.
     rows = rows[scipy.linalg.qr(rows.T.numpy(), pivoting=True)[2][:3]]
     truth = private.directions[:, person]
-    cosine = find_kernels(rows[None])[0] @ truth / truth.norm()
+    cosine = _find_kernels(rows[None])[0] @ truth / truth.norm()
     assert abs(float(cosine)) == pytest.approx(1, abs=1e-9)
 
 

@@ -24,8 +24,8 @@ from seepage.attacks.exact_batch.span_factors import (
     find_silent,
 )
 from seepage.attacks.exact_batch.sparse_directions import (
+    _add_multiple,
     _separate_pairs,
-    add_multiple,
     descend,
     fit_trimmed,
     normalise_rows,
@@ -181,7 +181,7 @@ def test_who_is_taken_out_leaves_one_dimension_less_and_is_put_back():
     silent = find_silent(span, one[None], 1e-9)[0]
     assert np.linalg.matrix_rank(span[silent].numpy(), tol=1e-9) == 5
     lacking = normalise_rows((other - 0.7 * one)[None])
-    back = add_multiple(span[~silent], lacking, one)[0]
+    back = _add_multiple(span[~silent], lacking, one)[0]
     assert abs(float(back @ other)) == pytest.approx(1, abs=1e-12)
 
 

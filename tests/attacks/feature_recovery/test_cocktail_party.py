@@ -9,7 +9,7 @@ from scipy import ndimage
 
 import seepage as sp
 from seepage.attacks.feature_recovery import FeatureRecovery, cocktail_party
-from seepage.attacks.feature_recovery.cocktail_party import compute_edges
+from seepage.attacks.feature_recovery.cocktail_party import _compute_edges
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
 from seepage.numerics.source_separation import (
     Contrast,
@@ -47,7 +47,7 @@ def laplacian_sources(count, samples):
 
 def test_edges_are_the_differences_and_half_the_laplacian_of_scipy(pictures):
     photo = pictures.batch(1).inputs.double()
-    made = compute_edges(photo.flatten(1), pictures.domain.shape)[0].T.numpy()
+    made = _compute_edges(photo.flatten(1), pictures.domain.shape)[0].T.numpy()
     rows, columns = (np.diff(photo[0].numpy(), axis=axis) for axis in (1, 2))
     laplacian = np.stack([ndimage.laplace(c)[1:-1, 1:-1] for c in photo[0].numpy()])
     wanted = np.concatenate([a.reshape(3, -1) for a in (rows, columns, laplacian / 2)], axis=1)
@@ -57,8 +57,8 @@ def test_edges_are_the_differences_and_half_the_laplacian_of_scipy(pictures):
 def test_edges_of_a_mixture_are_the_mixture_of_edges(pictures):
     flat = pictures.batch(3).inputs.double().flatten(1)
     mixing = sp.rng(1).normal((3, 3)).double()
-    mixed = torch.einsum("ij,jgc->igc", mixing, compute_edges(flat, pictures.domain.shape))
-    assert torch.allclose(compute_edges(mixing @ flat, pictures.domain.shape), mixed)
+    mixed = torch.einsum("ij,jgc->igc", mixing, _compute_edges(flat, pictures.domain.shape))
+    assert torch.allclose(_compute_edges(mixing @ flat, pictures.domain.shape), mixed)
 
 
 def negentropies_and_correlation(sources):

@@ -12,16 +12,16 @@ import torch
 from torch.nn import functional
 
 import seepage as sp
-from seepage.attacks.feature_recovery.feature_span import _singular, complete_matrix
+from seepage.attacks.feature_recovery.feature_span import _complete_matrix, _singular
 from seepage.attacks.feature_recovery.head_equations import HeadEquations, refine
 from seepage.attacks.feature_recovery.tensor_features import (
+    _diagonalise_jointly,
     _distance_from_normal,
+    _gaussian_derivative,
+    _hermite_orders,
+    _matrix_moment,
     _rotate_classes,
-    diagonalise_jointly,
-    gaussian_derivative,
-    hermite_orders,
-    matrix_moment,
-    tensor_moment,
+    _tensor_moment,
 )
 from seepage.core.errors import NotApplicable
 from seepage.probing.activations import HeadActivation, recognise_head_activation
@@ -58,24 +58,24 @@ def test_gaussian_derivatives_are_the_integrals_they_claim_to_be(name, order):
         return value * hermite(x) * math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
 
     integral = scipy.integrate.quad(integrand, -12, 12, points=[0.0], limit=200)[0]
-    assert gaussian_derivative(ACTIVATIONS[name], order) == pytest.approx(integral, abs=5e-3)
+    assert _gaussian_derivative(ACTIVATIONS[name], order) == pytest.approx(integral, abs=5e-3)
 
 
 def test_those_of_relu_are_the_normal_density_and_its_second_derivative_at_zero():
     density = 1 / math.sqrt(2 * math.pi)
-    assert gaussian_derivative(torch.relu, 2) == pytest.approx(density, abs=2e-3)
-    assert gaussian_derivative(torch.relu, 4) == pytest.approx(-density, abs=5e-3)
+    assert _gaussian_derivative(torch.relu, 2) == pytest.approx(density, abs=2e-3)
+    assert _gaussian_derivative(torch.relu, 4) == pytest.approx(-density, abs=5e-3)
 
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_orders_follow_the_parity_of_the_activation(name):
-    assert hermite_orders(ACTIVATIONS[name], name) == ORDERS[name]
+    assert _hermite_orders(ACTIVATIONS[name], name) == ORDERS[name]
 
 
 @pytest.mark.parametrize("function", [lambda x: x, lambda x: x.square()])
 def test_activations_without_a_usable_order_are_refused(function):
     with pytest.raises(NotApplicable, match="of the orders 2 to 4; use exact_features"):
-        hermite_orders(function, "it")
+        _hermite_orders(function, "it")
 
 
 def hermite_tensor(w, order):
@@ -106,10 +106,10 @@ def test_contracted_moments_are_those_of_whole_hermite_tensors(order):
     ) / len(weight)
     if order < 4:
         wanted = whole if order == 2 else whole @ a
-        assert np.allclose(matrix_moment(weight, values, order, along).numpy(), wanted)
+        assert np.allclose(_matrix_moment(weight, values, order, along).numpy(), wanted)
     if order > 2:
         wanted = whole if order == 3 else whole @ a
-        assert np.allclose(tensor_moment(weight, values, order, along).numpy(), wanted)
+        assert np.allclose(_tensor_moment(weight, values, order, along).numpy(), wanted)
 
 
 def test_moments_of_relu_converge_to_the_sum_over_people_at_the_rate_of_the_theory():
@@ -120,7 +120,7 @@ def test_moments_of_relu_converge_to_the_sum_over_people_at_the_rate_of_the_theo
     def error(neurons):
         weight = draw(neurons, 6, seed=neurons)
         values = torch.relu(weight @ people.T) @ shares
-        return float((matrix_moment(weight, values, 2, people[0]) - wanted).norm())
+        return float((_matrix_moment(weight, values, 2, people[0]) - wanted).norm())
 
     few, many = (
         np.mean([error(1000 + i) for i in range(8)]),
@@ -133,7 +133,7 @@ def test_moments_of_relu_converge_to_the_sum_over_people_at_the_rate_of_the_theo
 def test_common_parts_are_found_to_rounding_where_they_exist(size):
     parts = functional.normalize(draw(size, size, seed=size), dim=1)
     slices = torch.einsum("ni,ia,ib->nab", draw(size + 2, size, seed=(size, 1)), parts, parts)
-    found = diagonalise_jointly(slices, rng=sp.rng(0))
+    found = _diagonalise_jointly(slices, rng=sp.rng(0))
     assert torch.allclose((found @ parts.T).abs().amax(0), torch.ones(size).double(), atol=1e-8)
 
 
@@ -200,10 +200,10 @@ def test_what_pruning_took_away_changes_nothing_about_the_solution():
 def test_a_matrix_of_low_rank_is_completed_from_half_its_entries(rank):
     whole = draw(120, rank) @ draw(rank, 60, seed=1)
     half = torch.from_numpy(np.random.default_rng(3).random(whole.shape)) < 0.5
-    filled, rest = complete_matrix(whole * half, rank)
+    filled, rest = _complete_matrix(whole * half, rank)
     assert (filled - whole).norm() < 1e-4 * whole.norm()
     assert rest < 1e-4 * whole.norm()
-    assert torch.equal(complete_matrix(whole, rank)[0], whole)
+    assert torch.equal(_complete_matrix(whole, rank)[0], whole)
 
 
 @pytest.mark.parametrize("scale", [0.9, 1.0, 1.3])
@@ -230,7 +230,7 @@ def test_turned_classes_have_the_moments_of_all_together():
     along = draw(6, seed=3)
 
     def together(some):
-        moments = [matrix_moment(weight, row, 2, along) for row in some]
+        moments = [_matrix_moment(weight, row, 2, along) for row in some]
         return sum(moment @ moment for moment in moments)
 
     assert torch.allclose(together(rows), together(values), rtol=1e-9)

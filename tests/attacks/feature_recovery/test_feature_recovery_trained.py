@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import seepage as sp
 from seepage.attacks.feature_recovery import NotToldApartWarning
-from seepage.attacks.feature_recovery.tensor_features import gaussian_neurons
+from seepage.attacks.feature_recovery.tensor_features import _gaussian_neurons
 from seepage.core.errors import NotApplicable
 from seepage.probing.heads import two_layer_head
 from seepage.search import FeatureMatching
@@ -131,7 +131,7 @@ def test_systematic_matches_the_features_of_the_others(sure):
 
 def test_random_neurons_are_told_from_trained_ones_by_their_common_column(victim, images):
     head = two_layer_head(observe(victim.task, images.batch(2)))
-    assert gaussian_neurons(head)[0].tolist() == list(range(128, 1024))
+    assert _gaussian_neurons(head)[0].tolist() == list(range(128, 1024))
 
 
 @pytest.mark.parametrize("method", ["exact_features", "tensor_features"])

@@ -13,7 +13,7 @@ from seepage.attacks.feature_recovery import (
     exact_features,
     softmax_features,
 )
-from seepage.attacks.feature_recovery.softmax_features import SoftmaxEquations
+from seepage.attacks.feature_recovery.softmax_features import _SoftmaxEquations
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.numerics.least_squares import least_squares
 from seepage.search.feature_matching import features_at
@@ -51,7 +51,7 @@ def invented(people=3, classes=6):
         return torch.randn(*shape, dtype=torch.double, generator=draw)
 
     labels = torch.eye(classes, dtype=torch.double)[:people]
-    return SoftmaxEquations(
+    return _SoftmaxEquations(
         normal(classes, people), normal(classes), labels, normal(classes, people), normal(classes)
     ), normal(people * people + 1)
 

@@ -8,7 +8,7 @@ from torch.func import vmap
 import seepage as sp
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.search import Candidate, FeatureMatching
-from seepage.search.feature_matching import features_at, greedy_matching
+from seepage.search.feature_matching import _greedy_matching, features_at
 
 TASK = sp.zoo.mlp(hidden=(16, 12), activation="tanh", domain=sp.domains.Image((1, 4, 4)))
 LAYER = "hidden2"
@@ -77,7 +77,7 @@ def test_nothing_is_to_be_gained_at_the_truth_in_any_order(inputs, comparison):
 
 def test_greedy_matching_takes_the_largest_first_under_vmap():
     many = sp.rng(0).uniform((5, 6, 6))
-    for alike, taken in zip(many, vmap(greedy_matching)(many), strict=True):
+    for alike, taken in zip(many, vmap(_greedy_matching)(many), strict=True):
         left, expected = alike.numpy().copy(), np.zeros((6, 6))
         for _ in range(6):
             row, column = np.unravel_index(left.argmax(), left.shape)

@@ -13,8 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import seepage as sp
 from seepage.search import Adam, Engine, runner
 from seepage.search.fast import captured_step as fusing
-from seepage.search.fast.captured_step import fit_to_compiler, trace_step
-from seepage.search.runner import Runner, is_worth_compiling
+from seepage.search.fast.captured_step import _fit_to_compiler, trace_step
+from seepage.search.runner import Runner, _is_worth_compiling
 
 ATEN = torch.ops.aten
 
@@ -43,7 +43,7 @@ def test_a_program_takes_what_it_held_as_inputs_and_computes_the_same():
 
     program = make_fx(step)(*inputs)
     assert any("alpha" in node.kwargs for node in program.graph.nodes)
-    held = fit_to_compiler(program)
+    held = _fit_to_compiler(program)
     assert len(held) == 2
     assert not any("alpha" in node.kwargs for node in program.graph.nodes)
     assert not any(node.op == "get_attr" for node in program.graph.nodes)
@@ -171,4 +171,4 @@ def test_what_the_compiler_cannot_do_the_plain_step_does(seen, monkeypatch, capl
 
 @pytest.mark.parametrize(("each", "left", "long"), [(0.01, 4_000, False), (0.1, 24_000, True)])
 def test_steps_are_compiled_if_the_rest_would_take_long(each, left, long):
-    assert is_worth_compiling(each, left) is long
+    assert _is_worth_compiling(each, left) is long

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import seepage as sp
-from seepage.attacks.labels.count_labels import count_classes, round_counts
+from seepage.attacks.labels.count_labels import _round_counts, count_classes
 from seepage.attacks.labels.infer_labels import InferLabels
 from seepage.attacks.labels.label_evidence import measure_gain, read_evidence
 from seepage.attacks.labels.peel_examples import (
@@ -47,7 +47,7 @@ def supposed(equations, labels):
 @pytest.mark.parametrize("seed", range(12))
 def test_rounding_finds_the_nearest_counts(seed):
     estimate = 2 * sp.rng(seed).normal((4,)).double() + 1
-    ours = round_counts(estimate, 5)
+    ours = _round_counts(estimate, 5)
     every = [torch.tensor(n) for n in product(range(6), repeat=4) if sum(n) == 5]
     best = min((n - estimate).square().sum() for n in every)
     assert ours.sum() == 5

@@ -5,7 +5,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks.linear_systems import patch_span
-from seepage.attacks.linear_systems.april import find_patches
+from seepage.attacks.linear_systems.april import _find_patches
 from seepage.core.errors import NotApplicable
 from seepage.exposure.inspection import inspection
 from seepage.numerics.least_squares import least_squares
@@ -73,7 +73,7 @@ def test_auto_and_a_step_find_it(people, config):
 
 def test_what_is_found_is_where_the_slopes_are():
     task = vit()
-    found = find_patches(task)
+    found = _find_patches(task)
     assert found.grid == (4, 4)
     assert found.first == 1
     assert found.positions.endswith("position_embeddings")

@@ -10,9 +10,9 @@ import seepage as sp
 from seepage.core.errors import InvalidValue
 from seepage.domains import MNIST, Signal
 from seepage.exposure.inspection import (
-    features_determined,
-    filters_needed,
-    hidden_units_needed,
+    _features_determined,
+    _filters_needed,
+    _hidden_units_needed,
     inspection,
 )
 
@@ -26,7 +26,7 @@ def enough_units(n1, *, batch, d, n2):
 
 @given(st.integers(1, 40), st.integers(1, 200), st.integers(1, 30))
 def test_the_units_needed_are_the_fewest_whose_equations_outnumber_the_unknowns(batch, d, n2):
-    needed = hidden_units_needed(batch, inputs=d, outputs=n2)
+    needed = _hidden_units_needed(batch, inputs=d, outputs=n2)
     tried = (n1 for n1 in range(1, 50_000) if enough_units(n1, batch=batch, d=d, n2=n2))
     if batch >= d + n2 + 1:
         assert needed is None
@@ -35,9 +35,9 @@ def test_the_units_needed_are_the_fewest_whose_equations_outnumber_the_unknowns(
 
 
 def test_the_numbers_of_the_paper_come_out():
-    assert hidden_units_needed(1, inputs=1024, outputs=10) == 1
+    assert _hidden_units_needed(1, inputs=1024, outputs=10) == 1
     cifar = {"before": (3, 32, 32), "after": (16, 16)}
-    assert [filters_needed(batch, **cifar) for batch in (1, 4)] == [12, 48]
+    assert [_filters_needed(batch, **cifar) for batch in (1, 4)] == [12, 48]
 
 
 @given(st.integers(1, 40), st.integers(1, 300), st.integers(1, 40))
@@ -45,14 +45,14 @@ def test_features_are_determined_where_the_head_has_as_many_equations_as_unknown
     # Equations 9 and 10: n2 + n1 n2 known sums over the batch; B n2 residuals and B n1 features
     # are unknown.
     counted = n2 + n1 * n2 >= batch * n2 + batch * n1
-    assert features_determined(batch, features=n1, outputs=n2) == (
+    assert _features_determined(batch, features=n1, outputs=n2) == (
         batch == 1 or (batch < n2 and counted)
     )
 
 
-@pytest.mark.parametrize("rule", [hidden_units_needed, features_determined])
+@pytest.mark.parametrize("rule", [_hidden_units_needed, _features_determined])
 def test_a_batch_of_nobody_is_refused(rule):
-    width = {"inputs": 4} if rule is hidden_units_needed else {"features": 4}
+    width = {"inputs": 4} if rule is _hidden_units_needed else {"features": 4}
     with pytest.raises(InvalidValue, match="batch of one or more"):
         rule(0, outputs=3, **width)
 
@@ -67,7 +67,7 @@ def test_inspection_counts_the_layer_that_reads_the_input():
     # The layer behind counts too, whether or not its activation can be undone.
     smooth = sp.zoo.mlp(hidden=(9, 30), activation="gelu", domain=Signal((1, 20)))
     [count] = inspection(smooth, batches=(8,)).first.counts
-    assert count.needed == hidden_units_needed(8, inputs=20, outputs=30) == 9
+    assert count.needed == _hidden_units_needed(8, inputs=20, outputs=30) == 9
 
 
 def test_filters_are_not_enough_where_the_head_does_not_determine_the_features():

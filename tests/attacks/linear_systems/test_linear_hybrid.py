@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.linear_systems.hybrid import Hybrid, observe_tail
+from seepage.attacks.linear_systems.hybrid import Hybrid, _observe_tail
 from seepage.attacks.linear_systems.rgap import walk_back
 from seepage.core import SideBySide
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
@@ -89,7 +89,7 @@ def test_the_tail_at_the_true_features_shares_what_was_observed(index):
     batch = photo(16)
     seen = observe(sp.zoo.cnn(variant="cnn4-v1", domain=shifted(16)), batch)
     stack = read_stack(seen.task)
-    tail = observe_tail(seen, stack, index)
+    tail = _observe_tail(seen, stack, index)
     features = seen.task.domain.normalise(batch.inputs).double()
     for layer in stack.layers[:index]:
         features = layer(features)
@@ -163,7 +163,7 @@ def test_one_filter_is_no_worse_than_least_norm(data_root, monkeypatch):
 
 def test_features_stay_in_the_range_of_their_activation():
     seen = observe(sp.zoo.cnn(variant="cnn3-v1", domain=shifted(16)), photo(16))
-    assert observe_tail(seen, read_stack(seen.task), 1).task.domain.bounds == (-1.0, 1.0)
+    assert _observe_tail(seen, read_stack(seen.task), 1).task.domain.bounds == (-1.0, 1.0)
 
 
 def test_noise_gives_a_finite_guess_and_an_honest_certificate():

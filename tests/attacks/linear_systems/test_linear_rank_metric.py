@@ -12,7 +12,7 @@ from seepage.attacks.jacobian import update_jacobian
 from seepage.attacks.linear_systems.linear_system import LinearSystem
 from seepage.core.errors import NotApplicable
 from seepage.domains import Image, Signal
-from seepage.exposure.rank_metric import counted_rank, numerical_rank, rank_metric
+from seepage.exposure.rank_metric import _counted_rank, numerical_rank, rank_metric
 from seepage.probing.activations import Identity
 from seepage.probing.layer_stack import Layer
 
@@ -67,13 +67,13 @@ def test_the_counted_rank_is_the_rank_of_the_matrix(system):
     layer = system.layer
     roomy = (w > -(-layer.kernel[0] // layer.stride[0]) for w in layer.output_shape[1:])
     assume(not layer.convolutional or any(roomy))
-    assert counted_rank(layer) == dense_rank(system)
+    assert _counted_rank(layer) == dense_rank(system)
 
 
 @settings(max_examples=60, deadline=None)
 @given(systems(padded=True))
 def test_the_counted_rank_is_never_below_the_rank_of_the_matrix(system):
-    assert counted_rank(system.layer) >= dense_rank(system)
+    assert _counted_rank(system.layer) >= dense_rank(system)
 
 
 @settings(max_examples=25, deadline=None)

@@ -9,7 +9,7 @@ from torch.nn.functional import softplus
 
 import seepage as sp
 from seepage.attacks.linear_systems import rgap
-from seepage.attacks.linear_systems.rgap import solve_head_deltas
+from seepage.attacks.linear_systems.rgap import _solve_head_deltas
 from seepage.core import SideBySide
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.domains import Image, Signal
@@ -204,7 +204,7 @@ def test_the_logistic_equation_has_two_solutions_and_both_are_found():
     x = head.weight[0] / head.weight.square().sum()
     for margin in (0.5, 3.0):
         delta = -torch.sigmoid(torch.tensor([-margin], dtype=torch.float64))
-        found = solve_head_deltas(head, delta[:, None] * margin * x, task.loss, torch.tensor([0]))
+        found = _solve_head_deltas(head, delta[:, None] * margin * x, task.loss, torch.tensor([0]))
         assert len(found) == 2
         assert min(float((root - delta).abs()) for root in found) < 1e-10
         # u / (1 + exp(u)) is what the weight gradient fixes; both solutions have it.

@@ -9,11 +9,11 @@ import scipy.stats
 import torch
 
 import seepage as sp
-from seepage.attacks.tableak import align_members, measure_confidence, pool_members
+from seepage.attacks.tableak import _measure_confidence, _pool_members, align_members
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.domains import Categorical, Continuous, Tabular
 from seepage.scoring import FeatureAccuracy, baseline_scores, pair
-from seepage.search.generator import softmax_categories
+from seepage.search.generator import _softmax_categories
 
 VOTERS = sp.data.load("voters")
 QUICK = sp.attacks.tableak(steps=200, members=4)
@@ -47,7 +47,7 @@ def gain(guess, batch, start=0):
 
 def test_the_relaxation_is_a_softmax_of_each_column_of_categories():
     raw = sp.rng(0).normal((2, 5, 39))
-    relaxed = softmax_categories(raw, VOTERS.domain).double().numpy()
+    relaxed = _softmax_categories(raw, VOTERS.domain).double().numpy()
     plain = raw.double().numpy()
     for column, place in zip(VOTERS.domain.columns, VOTERS.domain.places, strict=True):
         numbers = isinstance(column, Continuous)
@@ -69,12 +69,12 @@ def test_rows_are_matched_within_labels_as_trying_every_order_does():
 @pytest.mark.parametrize("members", [5, 6])
 def test_pooling_is_the_median(members):
     drawn = sp.rng(2).normal((members, 3, 4))
-    np.testing.assert_allclose(pool_members(drawn).numpy(), np.median(drawn.numpy(), 0), rtol=1e-6)
+    np.testing.assert_allclose(_pool_members(drawn).numpy(), np.median(drawn.numpy(), 0), rtol=1e-6)
 
 
 def test_confidence_is_the_entropy_of_what_members_say():
-    members = softmax_categories(sp.rng(3).normal((7, 2, 4)) * torch.tensor([3, 3, 3, 0.2]), SMALL)
-    sure = measure_confidence(members, SMALL).double().numpy()
+    members = _softmax_categories(sp.rng(3).normal((7, 2, 4)) * torch.tensor([3, 3, 3, 0.2]), SMALL)
+    sure = _measure_confidence(members, SMALL).double().numpy()
     plain = members.double().numpy()
     entropy = scipy.stats.entropy(plain[..., :3].mean(0), axis=-1) / np.log(3)
     np.testing.assert_allclose(sure[:, 0], 1 - entropy, atol=1e-6)

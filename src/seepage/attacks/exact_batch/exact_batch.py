@@ -114,16 +114,16 @@ class KernelSampling:
         """Run one round of draws, independent of what was found before."""
         span = factors.span[factors.live]
         neurons = rng.uniform((self.samples, len(span)), like=span)
-        directions = find_kernels(span[neurons.topk(factors.batch_size - 1, dim=1).indices])
+        directions = _find_kernels(span[neurons.topk(factors.batch_size - 1, dim=1).indices])
         zeros = find_silent(span, directions, factors.tolerance).sum(1)
         return Candidates(directions, 1 - zeros / len(span))
 
 
-def find_kernels(rows: Tensor) -> Tensor:
+def _find_kernels(rows: Tensor) -> Tensor:
     """The unit vectors `(N, B)` that rows `(N, B - 1, B)` map to zero.
 
     Example:
-        >>> find_kernels(torch.tensor([[[3.0, 4.0]]])).allclose(torch.tensor([-0.8, 0.6]))
+        >>> _find_kernels(torch.tensor([[[3.0, 4.0]]])).allclose(torch.tensor([-0.8, 0.6]))
         True
     """
     # With the last entry set to one, the others solve a square system; LU is fast in batches.

@@ -124,7 +124,7 @@ def normalise_rows(vectors: Tensor) -> Tensor:
     return torch.nan_to_num(vectors / vectors.norm(dim=1, keepdim=True))
 
 
-def add_multiple(rows: Tensor, directions: Tensor, example: Tensor) -> Tensor:
+def _add_multiple(rows: Tensor, directions: Tensor, example: Tensor) -> Tensor:
     """Add to each direction q `(N, B)` the multiple of a found example p that zeroes most entries.
 
     The multiple is the value on which neurons agree: the middle of the shortest interval that
@@ -244,7 +244,7 @@ class SparseDirections:
         directions = ends[silent > _ENOUGH_SILENT] @ there.T
         for number, example in enumerate(out):
             others = quiet[number + 1 :].all(0)
-            directions = add_multiple(rows[others & ~quiet[number]], directions, example)
+            directions = _add_multiple(rows[others & ~quiet[number]], directions, example)
         return directions
 
     def _refine(self, factors: Factors, rows: Tensor, directions: Tensor) -> Candidates:
@@ -269,7 +269,7 @@ def _separate_pairs(
     for example in known.directions:
         active = ~find_silent(rows, example[None], factors.tolerance)[0]
         apart = ends.directions[(ends.directions @ example).abs() < _EQUAL]
-        rest = _score_directions(factors, rows, add_multiple(rows[active], apart, example))
+        rest = _score_directions(factors, rows, _add_multiple(rows[active], apart, example))
         both = both.join(rest).select_independent()
     return both
 

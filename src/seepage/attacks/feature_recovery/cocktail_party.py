@@ -142,7 +142,7 @@ def _factorise(
     return left[:, :size], values[:size, None] * right[:size]
 
 
-def compute_edges(sources: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _compute_edges(sources: Tensor, shape: tuple[int, ...]) -> Tensor:
     """First and second differences of neighbours, `(B, G, C)`: at G places in C channels.
 
     The channels of a place stay together, because an edge is visible in all of them.
@@ -152,7 +152,7 @@ def compute_edges(sources: Tensor, shape: tuple[int, ...]) -> Tensor:
         shape: Of one source, `(C, ...)`.
 
     Example:
-        >>> compute_edges(torch.tensor([[0.0, 1.0, 1.0, 5.0]]), (1, 4)).flatten()
+        >>> _compute_edges(torch.tensor([[0.0, 1.0, 1.0, 5.0]]), (1, 4)).flatten()
         tensor([ 1.0000,  0.0000,  4.0000, -0.5000,  2.0000])
     """
     arrays = sources.reshape(-1, *shape)
@@ -286,7 +286,7 @@ class CocktailParty:
         """What the contrast measures, `(B, G, C)`: features behind a ReLU are already sparse."""
         mixtures = mixture.mixtures
         if mixture.of_inputs and self.contrast == "edges":
-            return compute_edges(mixtures, mixture.shape)
+            return _compute_edges(mixtures, mixture.shape)
         if mixture.of_inputs:
             mixtures = mixtures - mixtures.mean(1, keepdim=True)
         return mixtures.unsqueeze(2)

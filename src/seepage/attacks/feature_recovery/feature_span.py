@@ -21,7 +21,7 @@ _SINGLE = 1e-7
 _CLEAN = 1e-2
 
 
-def complete_matrix(matrix: Tensor, rank: int) -> tuple[Tensor, float]:
+def _complete_matrix(matrix: Tensor, rank: int) -> tuple[Tensor, float]:
     """Fill in the zeros of a matrix of low rank; also return the norm of the error elsewhere.
 
     Rows of zeros belong to neurons that are silent for all examples and stay zero. For the other
@@ -35,7 +35,7 @@ def complete_matrix(matrix: Tensor, rank: int) -> tuple[Tensor, float]:
     Example:
         >>> whole = torch.outer(torch.arange(1.0, 9), torch.tensor([1.0, 2.0, 3.0])).double()
         >>> pruned = torch.where(whole > 1.5, whole, 0)
-        >>> filled, left = complete_matrix(pruned, 1)
+        >>> filled, left = _complete_matrix(pruned, 1)
         >>> bool(torch.allclose(filled[1:], whole[1:]))
         True
 
@@ -139,7 +139,7 @@ def feature_span(head: TwoLayerHead, batch_size: int | None) -> FeatureSpan | No
     rank, noisy = _numerical_rank(values)
     # A gradient that has a rank is complete; its zeros are not to be filled in.
     if batch_size is not None and (noisy or rank > batch_size) and _above(values) > batch_size:
-        whole, rest = complete_matrix(head.first, batch_size)
+        whole, rest = _complete_matrix(head.first, batch_size)
         if whole is not head.first:
             values, right = _singular(whole)
             rank, noisy = _numerical_rank(values)

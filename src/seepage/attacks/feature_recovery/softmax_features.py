@@ -45,7 +45,7 @@ _SPREADS = (0.1, 0.3, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
-class SoftmaxEquations:
+class _SoftmaxEquations:
     """a R^T U = dL/dA and a R^T 1 = dL/db, where R = softmax(U A^T + b) - Y.
 
     With fewer examples than classes, the rows of dL/dA span the features U, so U = M V^T with an
@@ -166,10 +166,8 @@ class SoftmaxFeatures:
             layer, values, basis.to(dtype), True, left, told_apart=told_apart, in_order=True
         )
 
-    @property
-    def needs_labels(self) -> bool:
-        """Always: its equations contain them."""
-        return True
+    # Its equations contain them.
+    needs_labels = True
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Recover the inputs, if the classifier reads them: multinomial logistic regression."""
@@ -181,7 +179,7 @@ class SoftmaxFeatures:
         assert observation.labels is not None
         return make_reconstruction(observation, features, observation.labels, began)
 
-    def _solve(self, wanted: SoftmaxEquations, head: Head, rng: Rng) -> tuple[Tensor, float]:
+    def _solve(self, wanted: _SoftmaxEquations, head: Head, rng: Rng) -> tuple[Tensor, float]:
         best, least = None, float("inf")
         usual = head.logits.to(wanted.wanted).mean(0)
         for number in range(self.starts):
@@ -212,7 +210,7 @@ def _require_input_at_the_end(task: Task) -> None:
 
 def _read_equations(
     head: Head, observation: Observation, labels: Tensor
-) -> tuple[SoftmaxEquations, Tensor, float]:
+) -> tuple[_SoftmaxEquations, Tensor, float]:
     """The equations of the last layer, the span of the features, and the noise beside it."""
     gradient, tensors = observation.update.descent().tensors, observation.task.parameters
     seen = gradient[head.weight].double()
@@ -242,7 +240,7 @@ def _read_equations(
     if bias is not None and not bool(bias.any()):  # a defense removed it
         bias = None
     weight = tensors[head.weight].double()
-    wanted = SoftmaxEquations(weight @ basis, offset, labels.to(seen), seen @ basis, bias)
+    wanted = _SoftmaxEquations(weight @ basis, offset, labels.to(seen), seen @ basis, bias)
     beside = float(values[size]) if size < len(values) else 0.0
     return wanted, basis, beside / float(values[size - 1])
 

@@ -38,15 +38,15 @@ _SUSPICIOUS = 1.95
 _NOTHING = 1e-12
 
 
-def gaussian_derivative(activation: Callable[[Tensor], Tensor], order: int) -> float:
+def _gaussian_derivative(activation: Callable[[Tensor], Tensor], order: int) -> float:
     """E[sigma^(k)(x)] = E[sigma(x) He_k(x)] for x ~ N(0, 1), by Gauss-Hermite quadrature.
 
     The second form is Stein's lemma and needs no derivative.
 
     Example:
-        >>> round(gaussian_derivative(torch.relu, 1), 6)
+        >>> round(_gaussian_derivative(torch.relu, 1), 6)
         0.5
-        >>> abs(gaussian_derivative(torch.tanh, 2)) < 1e-12  # even order of an odd function
+        >>> abs(_gaussian_derivative(torch.tanh, 2)) < 1e-12  # even order of an odd function
         True
     """
     nodes, weights = _quadrature(_NODES)
@@ -55,7 +55,7 @@ def gaussian_derivative(activation: Callable[[Tensor], Tensor], order: int) -> f
     return float(np.sum(weights * values * polynomial) / math.sqrt(2 * math.pi))
 
 
-def hermite_orders(activation: Callable[[Tensor], Tensor], name: str) -> tuple[int, int]:
+def _hermite_orders(activation: Callable[[Tensor], Tensor], name: str) -> tuple[int, int]:
     """The lowest orders k2 >= 2 and k3 >= 3 whose Gaussian derivative is not zero.
 
     The matrix moments, which give the span, use k2; the tensor moments, which give the parts, k3.
@@ -63,15 +63,15 @@ def hermite_orders(activation: Callable[[Tensor], Tensor], name: str) -> tuple[i
     are odd up to a constant and have 3 and 3.
 
     Example:
-        >>> hermite_orders(torch.relu, "relu"), hermite_orders(torch.tanh, "tanh")
+        >>> _hermite_orders(torch.relu, "relu"), _hermite_orders(torch.tanh, "tanh")
         ((2, 4), (3, 3))
 
     References:
         Liu et al., 2024, Assumption B.1 (liu2024systematic)
     """
-    size = math.sqrt(abs(gaussian_derivative(lambda x: activation(x).square(), 0)))
+    size = math.sqrt(abs(_gaussian_derivative(lambda x: activation(x).square(), 0)))
     usable = {
-        k: abs(gaussian_derivative(activation, k)) / math.sqrt(math.factorial(k))
+        k: abs(_gaussian_derivative(activation, k)) / math.sqrt(math.factorial(k))
         > _NEGLIGIBLE * size
         for k in (2, 3, 4)
     }
@@ -84,7 +84,7 @@ def hermite_orders(activation: Callable[[Tensor], Tensor], name: str) -> tuple[i
     return 2 if usable[2] else 3, 3 if usable[3] else 4
 
 
-def matrix_moment(weight: Tensor, values: Tensor, order: int, along: Tensor) -> Tensor:
+def _matrix_moment(weight: Tensor, values: Tensor, order: int, along: Tensor) -> Tensor:
     """(1/m) sum_j g_j H2(w_j), or the same of H3(w_j)(I, I, a), `(n, n)`.
 
     Args:
@@ -102,7 +102,7 @@ def matrix_moment(weight: Tensor, values: Tensor, order: int, along: Tensor) -> 
     return square - turned.mean() * identity - mixed - mixed.T
 
 
-def tensor_moment(weight: Tensor, values: Tensor, order: int, along: Tensor) -> Tensor:
+def _tensor_moment(weight: Tensor, values: Tensor, order: int, along: Tensor) -> Tensor:
     """(1/m) sum_j g_j H3(w_j), or the same of H4(w_j)(I, I, I, a), `(n, n, n)`; for small n."""
     identity = torch.eye(weight.shape[1], dtype=weight.dtype, device=weight.device)
     g = values if order == 3 else values * (weight @ along)
@@ -120,7 +120,7 @@ def _symmetrise(vector: Tensor, matrix: Tensor) -> Tensor:
     return product + product.transpose(0, 1) + product.permute(2, 1, 0)
 
 
-def diagonalise_jointly(matrices: Tensor, *, rng: Rng) -> Tensor:
+def _diagonalise_jointly(matrices: Tensor, *, rng: Rng) -> Tensor:
     """Find unit vectors u_i, rows of `(B, B)`, with M_n close to sum_i c_ni u_i u_i^T for all n.
 
     For two random combinations M, M' of the matrices, the u_i are eigenvectors of M M'^-1. The draw
@@ -134,7 +134,7 @@ def diagonalise_jointly(matrices: Tensor, *, rng: Rng) -> Tensor:
         >>> parts = torch.tensor([[1.0, 0.0], [0.6, 0.8]], dtype=torch.float64)
         >>> amounts = torch.tensor([[1.0, 2.0], [3.0, -1.0]], dtype=torch.float64)
         >>> matrices = torch.einsum("ni,ia,ib->nab", amounts, parts, parts)
-        >>> found = diagonalise_jointly(matrices, rng=Rng(0))
+        >>> found = _diagonalise_jointly(matrices, rng=Rng(0))
         >>> (found @ parts.T).abs().amax(0).round(decimals=6).tolist()
         [1.0, 1.0]
 
@@ -200,7 +200,7 @@ class NotGaussianWarning(UserWarning):
     """The weights that the tensor method reads moments from do not look Gaussian."""
 
 
-def gaussian_neurons(head: TwoLayerHead) -> tuple[Tensor, float]:
+def _gaussian_neurons(head: TwoLayerHead) -> tuple[Tensor, float]:
     """Find the randomly drawn neurons `(v,)`, and the standard deviation of their weights.
 
     The paper's neurons share one column of A, which training would have moved apart. If most
@@ -263,7 +263,7 @@ class TensorFeatures:
     The largest singular vectors of all P_k side by side span the features. With a basis V of that
     span, the slices of T_k(V, V, V) and the V^T P_k V are diagonalised together. Both moments are
     linear in g, so the classes may be rotated, and only as many as g has rank are needed. The
-    orders follow the activation's Gaussian derivatives (`hermite_orders`). The method gives
+    orders follow the activation's Gaussian derivatives (`_hermite_orders`). The method gives
     directions; signs and lengths are guessed from the loss.
     """
 
@@ -277,8 +277,8 @@ class TensorFeatures:
             raise MissingKnowledge("batch size", needed_by=self, hint="use knows_batch_size=True")
         with precision("float32"):
             head = two_layer_head(observation)
-            orders = hermite_orders(head.activation, head.activation.name)
-            chosen, deviation = gaussian_neurons(head)
+            orders = _hermite_orders(head.activation, head.activation.name)
+            chosen, deviation = _gaussian_neurons(head)
             _require_width(head, len(chosen), size)
             # Moments err by sqrt(d / m), so single precision is enough.
             weight = (head.weight[chosen] / deviation).float()
@@ -294,7 +294,7 @@ class TensorFeatures:
             span = _find_span(weight, values, orders[0], along, size)
             within = span.T @ along
             slices = _moment_slices(weight @ span, values, orders, within / within.norm())
-            parts = diagonalise_jointly(slices.double(), rng=rng.fork("parts"))
+            parts = _diagonalise_jointly(slices.double(), rng=rng.fork("parts"))
             span = span.double()
         wanted = read_equations(head)
         features = guess_lengths(head, wanted, parts @ span.T, observation)
@@ -343,7 +343,7 @@ def _find_span(weight: Tensor, values: Tensor, order: int, along: Tensor, size: 
     """Orthonormal columns `(d, B)`: the largest eigenvectors of sum_k P_k^2."""
     total = weight.new_zeros(weight.shape[1], weight.shape[1])
     for row in values:
-        moment = matrix_moment(weight, row, order, along)
+        moment = _matrix_moment(weight, row, order, along)
         total += moment @ moment
     largest: Tensor = torch.linalg.eigh(total).eigenvectors[:, -size:]
     return largest
@@ -353,8 +353,8 @@ def _moment_slices(
     weight: Tensor, values: Tensor, orders: tuple[int, int], along: Tensor
 ) -> Tensor:
     """All matrices `(N, B, B)` that the features diagonalise, in the coordinates of the span."""
-    matrices = [matrix_moment(weight, row, orders[0], along) for row in values]
-    tensors = [tensor_moment(weight, row, orders[1], along) for row in values]
+    matrices = [_matrix_moment(weight, row, orders[0], along) for row in values]
+    tensors = [_tensor_moment(weight, row, orders[1], along) for row in values]
     return torch.cat([torch.stack(matrices), torch.cat(tensors)])
 
 

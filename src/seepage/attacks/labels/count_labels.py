@@ -65,7 +65,7 @@ def count_classes(observation: Observation) -> Tensor:
     if size == 1:
         return torch.bincount(evidence.signal.argmin()[None], minlength=evidence.classes)
     counts, explained = _fit_prototypes(evidence, size)
-    return round_counts(counts, size) if explained else _count_by_peeling(evidence, size)
+    return _round_counts(counts, size) if explained else _count_by_peeling(evidence, size)
 
 
 def _match_classes(observation: Observation, size: int, reason: NotApplicable) -> Tensor:
@@ -97,7 +97,7 @@ def _match_classes(observation: Observation, size: int, reason: NotApplicable) -
         raise reason
     if size == 1:
         return one_hot(found.argmax(), task.classes)
-    return round_counts(found * size / found.sum(), size)
+    return _round_counts(found * size / found.sum(), size)
 
 
 def _read_end(update: Update) -> Tensor:
@@ -122,10 +122,10 @@ def _count_by_peeling(evidence: Evidence, size: int) -> Tensor:
 
 def _calibrate_counts(signal: Tensor, size: int) -> Tensor:
     """The whole counts nearest to n = B/K - B dL/db, from B dL/db."""
-    return round_counts(size / len(signal) - signal, size)
+    return _round_counts(size / len(signal) - signal, size)
 
 
-def round_counts(estimate: Tensor, total: int) -> Tensor:
+def _round_counts(estimate: Tensor, total: int) -> Tensor:
     """The non-negative integers with this sum that are nearest to an estimate, `(K,)`.
 
         argmin ||n - estimate||^2   over   n in {0, 1, ...}^K, sum n = total
@@ -134,7 +134,7 @@ def round_counts(estimate: Tensor, total: int) -> Tensor:
     cost. The first class wins a tie.
 
     Example:
-        >>> round_counts(torch.tensor([1.6, -0.3, 0.7]), 2).tolist()
+        >>> _round_counts(torch.tensor([1.6, -0.3, 0.7]), 2).tolist()
         [1, 0, 1]
     """
     counts = estimate.clamp_min(0).round()
@@ -240,7 +240,7 @@ def _fit_prototypes(evidence: Evidence, size: int) -> tuple[Tensor, bool]:
         own = (mixed - size * evidence.gradient[present]) / estimate[present, None]
         features[present] = (features[present] + own) / 2
         counts = (counts + _normalise_counts(estimate, size)) / 2
-    whole = round_counts(estimate, size).to(estimate)
+    whole = _round_counts(estimate, size).to(estimate)
     held = whole.nonzero().flatten()
     predictions = evidence.predictions(features[held])
     residuals = predictions - one_hot(held, evidence.classes).to(predictions)

@@ -77,7 +77,7 @@ def features(observation: Observation, *, layer: str) -> Tensor:
         )
     weight, bias = _find_gradients(update, layer)
     if bias is not None:
-        return solve_layer_input(weight, bias, name=layer)
+        return _solve_layer_input(weight, bias, name=layer)
     return _features_below_bias(task, update, layer).to(weight.dtype)
 
 
@@ -96,7 +96,7 @@ def _layer_parameters(name: str) -> tuple[str, str]:
     return f"{prefix}weight", f"{prefix}bias"
 
 
-def solve_layer_input(weight: Tensor, delta: Tensor, *, name: str) -> Tensor:
+def _solve_layer_input(weight: Tensor, delta: Tensor, *, name: str) -> Tensor:
     """Solve dL/dA = (dL/dz) v^T for v by least squares.
 
     Args:
@@ -106,7 +106,7 @@ def solve_layer_input(weight: Tensor, delta: Tensor, *, name: str) -> Tensor:
 
     Example:
         >>> weight, delta = torch.tensor([[2.0, 4.0], [0.0, 0.0]]), torch.tensor([2.0, 0.0])
-        >>> solve_layer_input(weight, delta, name="first")
+        >>> _solve_layer_input(weight, delta, name="first")
         tensor([1., 2.])
     """
     largest = delta.abs().max()
@@ -134,13 +134,13 @@ def _features_below_bias(task: Task, update: Update, name: str) -> Tensor:
             f"expected a bias in {name!r} of {task.name}, or in a fully connected layer that only "
             "fully connected layers separate from it, got none; use gradient matching"
         )
-    vector = solve_layer_input(weight, delta, name=above.name)
+    vector = _solve_layer_input(weight, delta, name=above.name)
     for layer in reversed(below):
         slope = layer.activation.derivative(layer.activation.inverse(vector))
         # Where the activation lost z, as a ReLU does, its slope is unknown.
         seen = layer.activation.known(vector)
         delta = torch.where(seen, slope * (above.weight.T @ delta), 0.0)
-        vector = solve_layer_input(_find_gradients(exact, layer.name)[0], delta, name=layer.name)
+        vector = _solve_layer_input(_find_gradients(exact, layer.name)[0], delta, name=layer.name)
         above = layer
     return vector
 

@@ -53,7 +53,7 @@ class _PatchEmbedding:
     grid: tuple[int, int]
 
 
-def find_patches(task: Task) -> _PatchEmbedding:
+def _find_patches(task: Task) -> _PatchEmbedding:
     """Find the patch embedding and the positions, by the gradient of one random image.
 
     Raises:
@@ -116,7 +116,7 @@ class April:
     ) -> Reconstruction:
         """One image in closed form, all of it or the smoothest that fits."""
         task, tensors = observation.task, observation.update.tensors
-        patches = find_patches(task)
+        patches = _find_patches(task)
         read = (f"{patches.layer}.weight", patches.positions)
         weight, places = (tensors[name].double() for name in read)
         places = places.reshape(-1, len(weight))
@@ -194,7 +194,7 @@ def _smooth(solved: Tensor, free: Tensor, grid: tuple[int, int], patch: Sequence
 def _require_patches(observation: Observation) -> None:
     if (observation.batch_size or 1) == 1:
         with suppress(NotApplicable):
-            find_patches(observation.task)
+            _find_patches(observation.task)
             return
     readers = find_patch_readers(observation.task)
     readers.require_room(observation.task, observation.batch_size or 1)

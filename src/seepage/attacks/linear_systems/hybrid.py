@@ -157,7 +157,7 @@ class _Correction:
         return GradientMatching(search, engine)
 
 
-def observe_tail(observation: Observation, stack: Stack, index: int) -> Observation:
+def _observe_tail(observation: Observation, stack: Stack, index: int) -> Observation:
     """The observation of the layers from `index` on, with that layer's input as the private data.
 
     Args:
@@ -247,10 +247,8 @@ class Hybrid:
             raise InvalidValue("expected a correction for at least one layer, got none")
         require_at_least(0, damping=self.damping)
 
-    @property
-    def needs_labels(self) -> bool:
-        """Always: the corrections begin with them."""
-        return True
+    # The corrections begin with them.
+    needs_labels = True
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Walk back through the network, correcting on the way."""
@@ -267,7 +265,7 @@ class Hybrid:
             correction = self.corrections[min(index, len(self.corrections) - 1)]
             step_size, engine = self.step_size, self.engine
             for (hard, _), places in self._group_by_search(steps).items():
-                tails = [observe_tail(observations[owners[p]], stack, index) for p in places]
+                tails = [_observe_tail(observations[owners[p]], stack, index) for p in places]
                 attacks = [
                     correction.attack(tail, steps[p], hard=hard, step_size=step_size, engine=engine)
                     for tail, p in zip(tails, places, strict=True)

@@ -161,7 +161,7 @@ def _solve_layer(
     return [Step(index, system, v, x, above.exact, one) for system, v, x, above, one in each]
 
 
-def solve_head_deltas(layer: Layer, weight: Tensor, loss: Loss, labels: Tensor) -> list[Tensor]:
+def _solve_head_deltas(layer: Layer, weight: Tensor, loss: Loss, labels: Tensor) -> list[Tensor]:
     """Every dL/dz of a last fully connected layer that its weight gradient allows.
 
     The weight gradient of one example is dz x^T. It gives a unit vector a and a vector c with
@@ -293,7 +293,7 @@ def _read_head_deltas(observation: Observation, stack: Stack) -> list[Tensor]:
             hint="use Threat(knows_labels=True)",
         )
     loss, labels = observation.task.loss, observation.labels
-    return solve_head_deltas(head, gradients[weight].to(head.weight), loss, labels)
+    return _solve_head_deltas(head, gradients[weight].to(head.weight), loss, labels)
 
 
 def _choose_best(observation: Observation, steps: Sequence[Step]) -> Step:

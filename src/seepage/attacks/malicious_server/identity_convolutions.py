@@ -54,7 +54,7 @@ class _PassedEntries:
         return len(set(map(tuple, self.index.tolist())))
 
 
-def find_passed_entries(task: Task) -> _PassedEntries:
+def _find_passed_entries(task: Task) -> _PassedEntries:
     """Find which entries of the input arrive at the first fully connected layer, and where.
 
     Raises:
@@ -133,7 +133,7 @@ class ReadPassed:
                 f"expected one input, got {observation.batch_size}, whose features are summed; "
                 "use class_fishing to isolate one"
             )
-        passed = find_passed_entries(task)
+        passed = _find_passed_entries(task)
         read = features(observation, layer=passed.layer)
         low, high = task.domain.bounds
         values = low + (high - low) * _invert_responses(passed.responses, read[passed.alive])
@@ -179,7 +179,7 @@ class IdentityConvolutions:
                     _undo_normalisation(module)
             _lift_inputs(modules, task)
         planted = replace(task, model=model, name=f"{task.name} with identity convolutions")
-        places = find_passed_entries(planted).places
+        places = _find_passed_entries(planted).places
         if places < _RECOGNISABLE:
             raise NotApplicable(
                 f"{task.name} would pass on only {places} entries of the input, since it pools "

@@ -126,7 +126,6 @@ class Public:
     split: str = "train"
 
     def __post_init__(self) -> None:
-        """Check that the data set has this split."""
         require_split(self.data, self.split)
 
     def __call__(self, functional: Tensor, task: Task, levels: Tensor) -> Tensor:

@@ -63,7 +63,6 @@ class _BagOfWords:
     false_tokens: float = 0.1
 
     def __post_init__(self) -> None:
-        """Check the number."""
         require_positive(false_tokens=self.false_tokens)
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:

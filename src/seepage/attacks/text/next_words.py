@@ -97,7 +97,6 @@ class _NextWords:
     seconds: float = 180.0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         require_positive(seconds=self.seconds)
         if not self.widths or any(type(w) is not int or w < 1 for w in self.widths):
             raise InvalidValue(f"expected widths of at least one text, got {self.widths!r}")

@@ -89,7 +89,7 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
         unscored_section(records, guess=audit.guess),
         defense_section(tried) if tried else None,
         _control_section(records),
-        tradeoff_section(choices),
+        _tradeoff_section(choices),
         bound_section(headrooms(tried, audit.bounds)),
         race_section(records),
         _effort_section(records),
@@ -316,7 +316,7 @@ def _make_curve(attempt: Attempt, values: Sequence[float]) -> Curve:
     return Curve(points, tip, level_class(attempt.level), key)
 
 
-def tradeoff_section(choices: Sequence[Choice], *, utility: str = "utility") -> Section | None:
+def _tradeoff_section(choices: Sequence[Choice], *, utility: str = "utility") -> Section | None:
     """Draw one choice per defense and the Pareto front; None if no utility was measured.
 
     The words for `utility` include its unit.

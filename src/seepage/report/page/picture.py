@@ -63,7 +63,7 @@ def _draw_words(said: tuple[str, ...], *, over: tuple[str, ...]) -> Markup:
     """
     if all(": " in word for word in (*said, *over)):
         return _draw_columns(said, over)
-    kinds, pool = find_personal_data(over), set(over)
+    kinds, pool = _find_personal_data(over), set(over)
     places = {word: kind for word, kind in zip(over, kinds, strict=True) if kind}
     marked = []
     for ours, theirs in zip(said, over, strict=True):
@@ -77,7 +77,7 @@ def _draw_words(said: tuple[str, ...], *, over: tuple[str, ...]) -> Markup:
     return element("p", {"class": "said"}, *marked)
 
 
-def find_personal_data(words: Sequence[str]) -> tuple[str, ...]:
+def _find_personal_data(words: Sequence[str]) -> tuple[str, ...]:
     """Say of each word what personal data it seems to be part of; empty if of none.
 
     Patterns find email addresses, dates, phone numbers, long numbers and pairs of capitalised
@@ -87,9 +87,9 @@ def find_personal_data(words: Sequence[str]) -> tuple[str, ...]:
         words: Of a text, as a tokenizer writes them.
 
     Example:
-        >>> find_personal_data(("write", "to", "Ann", "Lee", "at", "ann@lee.org"))
+        >>> _find_personal_data(("write", "to", "Ann", "Lee", "at", "ann@lee.org"))
         ('', '', 'name', 'name', '', 'email address')
-        >>> find_personal_data(("\u2581call", "\u2581020", "-79", "46", "-017"))[1:3]
+        >>> _find_personal_data(("\u2581call", "\u2581020", "-79", "46", "-017"))[1:3]
         ('phone number', 'phone number')
     """
     spaced = any(word.startswith(_SPACES) for word in words)

@@ -73,7 +73,7 @@ def _copy_layout(like: Tensor, tensor: Tensor | None) -> Tensor:
     return tensor if tensor.stride() == like.stride() else like.copy_(tensor)
 
 
-def fit_to_compiler(program: GraphModule) -> list[Tensor]:
+def _fit_to_compiler(program: GraphModule) -> list[Tensor]:
     """Rewrite a program for the compiler; return the tensors it held, now its last arguments."""
     graph = program.graph
     for node in list(graph.nodes):
@@ -183,7 +183,7 @@ def _compile(advance: Callable[[State], State], state: State) -> Callable[[State
     if len(program.graph.nodes) > _MOST_OPERATIONS:
         log.info("not fusing a step of %d operations", len(program.graph.nodes))
         return None
-    constants = fit_to_compiler(program)
+    constants = _fit_to_compiler(program)
     with torch.no_grad(), _cache_on_disk():
         compiled: Flat = torch._inductor.compile(program, [*tensors, *constants])
 
