@@ -13,100 +13,20 @@ from torch import Tensor
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.text.both_ways import CERTAIN, assemble_texts
-from seepage.attacks.text.readers import (
-    Reader,
-    SpanCheck,
-    calibrate_span,
-    count_heads,
-    find_span,
-    list_readers,
-    list_weights,
-    measure_tokens,
-    run_reader,
-    stack_gradients,
-    takes_prefixes,
-)
+from seepage.attacks.text.readers import TextReaders, find_readers, list_weights, takes_prefixes
+from seepage.attacks.text.span_check import SpanCheck, calibrate_span, find_span, measure_tokens
 from seepage.attacks.text.text_labels import find_labels, find_last_words, rank_next_words
 from seepage.attacks.text.token_table import UNKNOWN, begin_reading, draw_texts, require_texts
-from seepage.clients import Gradient
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable, require_at_least
 from seepage.core.progress import report
 from seepage.domains import Tokens
-from seepage.numerics.row_span import row_span, share_outside
 
-# Layers above the first attention that check texts, at most: two blocks or so.
-_LATER = 8
 # Where there are too many texts to try: tokens that stay, at least.
 _TOKENS = 16
 # Next tokens that are tried for each place: at most so many can be likelier than one in so many.
 _NEXT = 32
-
-
-@dataclass(frozen=True)
-class _TextReaders:
-    """The layers of a transformer whose gradients span what they read.
-
-    Args:
-        token: Reads functions of a token and its position; None if only later layers are trained.
-        later: Read functions of all tokens before as well, or of the whole text.
-        both_ways: Whether the later ones read the whole text.
-        reads_last: Whether the last token is read, and not only predicted.
-    """
-
-    token: Reader | None
-    later: tuple[Reader, ...]
-    both_ways: bool
-    reads_last: bool
-
-
-def find_readers(task: Task, *, tolerance: float) -> _TextReaders:
-    """Find a reader of single tokens, and all readers of prefixes or of whole texts.
-
-    Only readers count whose gradient spans everything they read, which is tested on one random
-    text: in the last block only the classified position may count. Where the loss is that of the
-    next token, the last one has no gradient. A decoder needs no reader of single tokens: its output
-    layer reads every prefix, and each token can be tried at the end of each.
-
-    Raises:
-        NotApplicable: The network has no such layers, for example if a classifier's head alone is
-            trained.
-    """
-    found = list_readers(task)
-    probe = Gradient()(task, found.text[None], task.blank_labels(1))
-    spanning: dict[str, list[Reader]] = {"token": [], "prefix": [], "text": []}
-    reads_last: dict[str, bool] = {}
-    for reader in found.readers:
-        gradient = stack_gradients(task, reader.layers, probe)
-        if len(spanning["prefix"] + spanning["text"]) == _LATER or not bool(gradient.any()):
-            continue
-        # One text has few directions, which as many random mixtures of rows span.
-        count = 2 * len(found.text) * math.prod(count_heads(reader.layers))
-        mixed = Rng(0).normal((min(count, len(gradient)), len(gradient)))
-        basis = row_span(mixed.to(gradient) @ gradient, tolerance=tolerance)
-        inside = share_outside(basis, reader.read) < 1e-2
-        # A span of everything that could be read tells nothing.
-        if len(basis) < gradient.shape[1] and bool(inside[:-1].all()):
-            spanning[reader.sees].append(reader.layers)
-            reads_last.setdefault(reader.sees, bool(inside[-1]))
-    later = spanning["prefix"] or spanning["text"]
-    if not spanning["prefix"] and not (spanning["token"] and later):
-        raise NotApplicable(
-            f"expected {task.name} to read texts by trained layers, the first ones or a decoder's "
-            "last, got none whose gradient spans what it read; use another attack"
-        )
-    both_ways = not spanning["prefix"]
-    if both_ways:
-        turned = run_reader(task, later[0], found.text.flip(0)[None])
-        if torch.allclose(turned.flip(1), run_reader(task, later[0], found.text[None]), atol=1e-5):
-            raise NotApplicable(
-                f"{task.name} reads words in no order, so it holds no texts, only words; use "
-                "bag_of_words or token_span"
-            )
-    token = next(iter(spanning["token"]), None)
-    ends = reads_last["prefix" if token is None else "token"]
-    return _TextReaders(token, tuple(later), both_ways, ends)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +53,6 @@ class _Dager:
     at_most: int = 16_384
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         for name in ("rank_tolerance", "tolerance"):
             if not 0 < getattr(self, name) < 1:
                 raise InvalidValue(f"expected {name} between 0 and 1, got {getattr(self, name)!r}")
@@ -159,47 +78,49 @@ class _Dager:
             rest, candidates = checks, self._list_tokens(observation, at_least=size or 1)
         else:
             rest, candidates = checks[1:], self._find_tokens(task, checks[0], at_least=size or 1)
+        found, outside, complete = self._find_texts(observation, readers, rest, candidates, rng)
+        size = size or len(found)
         limit = max(check.tolerance for check in rest)
+        limit = min(limit, CERTAIN) if readers.both_ways else limit
         clear = all(check.whole for check in checks)
+        texts, inside = found[:size], int((outside < limit).sum())
+        if not readers.reads_last:
+            texts = self._complete_texts(observation, texts, domain)
+        # Unique if no other text that the vocabulary can make lies in the spans.
+        alone = complete and inside == size and clear
+        labels, certificate = _certify_texts(observation, texts, size, checks, alone=alone)
+        trace = Trace(seconds=time.perf_counter() - began, device=str(texts.device))
+        sure = (outside[: len(texts), None] < limit) & (texts != UNKNOWN)
+        return Reconstruction(texts, labels, trace, certificate, (sure & clear).float())
+
+    def _find_texts(
+        self,
+        observation: Observation,
+        readers: TextReaders,
+        checks: Sequence[SpanCheck],
+        candidates: Sequence[Tensor],
+        rng: Rng,
+    ) -> tuple[Tensor, Tensor, bool]:
+        """Find texts, how far outside the spans each lies, and whether no other lies inside."""
+        task, size = observation.task, observation.batch_size
         if readers.both_ways:
-            limit = min(limit, CERTAIN)
-            found, outside, complete = assemble_texts(
+            return assemble_texts(
                 task,
-                rest,
+                checks,
                 candidates,
                 size=size,
                 tolerance=self.tolerance,
                 at_most=self.at_most,
                 rng=rng,
             )
-        else:
-            grown = candidates if readers.reads_last else candidates[:-1]
-            found, outside, complete = self._grow_texts(task, rest, grown, at_least=size or 1)
-            found, outside = _order_texts(found, outside, domain.padding, at_least=size or 1)
-            complete &= readers.token is not None or len(candidates[-1]) == domain.vocabulary
-        size = size or len(found)
-        texts, inside = found[:size], int((outside < limit).sum())
-        if not readers.reads_last:
-            texts = self._complete_texts(observation, texts, domain)
-        labels = None
-        if len(texts) == size and bool((texts != UNKNOWN).all()):
-            labels = find_labels(observation, texts)
-        certificate = Certificate(math.inf)
-        if labels is not None:
-            layers = tuple(layer for check in checks for layer in check.reader)
-            certificate = certify_solved(
-                observation,
-                texts,
-                labels,
-                read=list_weights(task, layers),
-                # Unique if no other text that the vocabulary can make lies in the spans.
-                alone=complete and inside == size and clear,
-            )
-        trace = Trace(seconds=time.perf_counter() - began, device=str(texts.device))
-        sure = (outside[: len(texts), None] < limit) & (texts != UNKNOWN)
-        return Reconstruction(texts, labels, trace, certificate, (sure & clear).float())
+        domain, least = require_texts(task.domain, needed_by="dager"), size or 1
+        read = candidates if readers.reads_last else candidates[:-1]
+        found, outside, complete = self._grow_texts(task, checks, read, at_least=least)
+        found, outside = _order_texts(found, outside, domain.padding, at_least=least)
+        complete &= readers.token is not None or len(candidates[-1]) == domain.vocabulary
+        return found, outside, complete
 
-    def _find_spans(self, observation: Observation, readers: _TextReaders) -> list[SpanCheck]:
+    def _find_spans(self, observation: Observation, readers: TextReaders) -> list[SpanCheck]:
         """The spans of the gradients; unclear if noise or local steps left too many directions."""
         task, size = observation.task, observation.batch_size
         first = () if readers.token is None else (readers.token,)
@@ -332,8 +253,22 @@ class _Dager:
         return outside.argsort(stable=True)[: min(max(count, at_least), self.at_most)]
 
 
+def _certify_texts(
+    observation: Observation, texts: Tensor, size: int, checks: Sequence[SpanCheck], *, alone: bool
+) -> tuple[Tensor | None, Certificate]:
+    """Find the labels of whole texts, and certify both; no labels if any text is missing."""
+    if len(texts) != size or not bool((texts != UNKNOWN).all()):
+        return None, Certificate(math.inf)
+    labels = find_labels(observation, texts)
+    if labels is None:
+        return None, Certificate(math.inf)
+    layers = tuple(layer for check in checks for layer in check.reader)
+    read = list_weights(observation.task, layers)
+    return labels, certify_solved(observation, texts, labels, read=read, alone=alone)
+
+
 def _calibrate_spans(
-    observation: Observation, checks: Sequence[SpanCheck], readers: _TextReaders
+    observation: Observation, checks: Sequence[SpanCheck], readers: TextReaders
 ) -> list[SpanCheck]:
     """Calibrate unclear spans by a simulated client, unless it has a defense."""
     task, size, client = observation.task, observation.batch_size, observation.simulate.client

@@ -11,9 +11,8 @@ from fractions import Fraction
 import torch
 from torch import nn
 
-from seepage.attacks.dager import find_readers
 from seepage.attacks.linear_systems.patch_readers import find_patch_readers
-from seepage.attacks.text.readers import Reader, count_heads, stack_gradients
+from seepage.attacks.text.readers import Reader, count_heads, find_readers, stack_gradients
 from seepage.attacks.text.token_span import list_token_readers
 from seepage.attacks.text.token_table import find_token_table
 from seepage.core import Task, Update

@@ -7,8 +7,8 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks.applicability import attacks_on
-from seepage.attacks.dager import find_readers
-from seepage.attacks.text.readers import SpanCheck, run_reader
+from seepage.attacks.text.readers import find_readers, run_reader
+from seepage.attacks.text.span_check import SpanCheck
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
 from seepage.exposure.inspection import token_budget

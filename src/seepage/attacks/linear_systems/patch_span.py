@@ -16,7 +16,8 @@ from seepage.attacks.linear_systems.patch_readers import (
     PatchReaders,
     find_patch_readers,
 )
-from seepage.attacks.text.readers import Reader, SpanCheck, find_span, run_until, stack_gradients
+from seepage.attacks.text.readers import Reader, run_until, stack_gradients
+from seepage.attacks.text.span_check import SpanCheck, find_span
 from seepage.clients.gradient import batch_gradient
 from seepage.core import Rng, Task, Update
 from seepage.core.errors import NotApplicable

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.attacks.text.readers import SpanCheck, find_widest
+from seepage.attacks.text.span_check import SpanCheck, find_widest
 from seepage.attacks.text.token_table import UNKNOWN
 from seepage.core import Rng, Task
 from seepage.core.progress import report

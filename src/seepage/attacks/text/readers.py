@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import torch
@@ -14,20 +13,16 @@ from torch import Tensor, nn
 
 from seepage.attacks.text.prefix_keys import PrefixKeys, WatchAttention, find_prefix_keys
 from seepage.attacks.text.token_table import draw_texts, require_texts
-from seepage.core import Task, Update
-from seepage.numerics.row_span import share_outside, split_span
+from seepage.clients import Gradient
+from seepage.core import Rng, Task, Update
+from seepage.core.errors import NotApplicable
+from seepage.numerics.row_span import row_span, share_outside
 from seepage.probing.hooks import layer_inputs
 
 # Tokens that pass through the network together.
 _TOGETHER = 4_096
-# Vectors that made a span lie outside it by at most this, or this multiple of its rounding.
-_OUTSIDE, _TURNED = 1e-3, 2.0
-
-# Directions to try, in multiples of the tokens and at most this share of all; which share of wrong
-# texts may lie nearer than the tolerance assumes; how much further out than known texts the unknown
-# may lie; and by how much rounding may be larger than simulated.
-_MULTIPLES, _MOST = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5), 0.95
-_NEAR, _MARGIN, _ROUNDED = 0.1, 1.2, 10.0
+# Layers above the first attention that check texts, at most: two blocks or so.
+_LATER = 8
 
 # Names of linear layers that read the same vector at every position, as query, key and value do;
 # or of trained keys before those of a text, which its queries meet.
@@ -89,6 +84,71 @@ def list_readers(task: Task) -> Readers:
     return Readers(tuple(found), one)
 
 
+@dataclass(frozen=True)
+class TextReaders:
+    """The layers of a transformer whose gradients span what they read.
+
+    Args:
+        token: Reads functions of a token and its position; None if only later layers are trained.
+        later: Read functions of all tokens before as well, or of the whole text.
+        both_ways: Whether the later ones read the whole text.
+        reads_last: Whether the last token is read, and not only predicted.
+    """
+
+    token: Reader | None
+    later: tuple[Reader, ...]
+    both_ways: bool
+    reads_last: bool
+
+
+def find_readers(task: Task, *, tolerance: float) -> TextReaders:
+    """Find a reader of single tokens, and all readers of prefixes or of whole texts.
+
+    Only readers count whose gradient spans everything they read, which is tested on one random
+    text: in the last block only the classified position may count. Where the loss is that of the
+    next token, the last one has no gradient. A decoder needs no reader of single tokens: its output
+    layer reads every prefix, and each token can be tried at the end of each.
+
+    Raises:
+        NotApplicable: The network has no such layers, for example if a classifier's head alone is
+            trained.
+    """
+    found = list_readers(task)
+    probe = Gradient()(task, found.text[None], task.blank_labels(1))
+    spanning: dict[str, list[Reader]] = {"token": [], "prefix": [], "text": []}
+    reads_last: dict[str, bool] = {}
+    for reader in found.readers:
+        gradient = stack_gradients(task, reader.layers, probe)
+        if len(spanning["prefix"] + spanning["text"]) == _LATER or not bool(gradient.any()):
+            continue
+        # One text has few directions, which as many random mixtures of rows span.
+        count = 2 * len(found.text) * math.prod(count_heads(reader.layers))
+        mixed = Rng(0).normal((min(count, len(gradient)), len(gradient)))
+        basis = row_span(mixed.to(gradient) @ gradient, tolerance=tolerance)
+        inside = share_outside(basis, reader.read) < 1e-2
+        # A span of everything that could be read tells nothing.
+        if len(basis) < gradient.shape[1] and bool(inside[:-1].all()):
+            spanning[reader.sees].append(reader.layers)
+            reads_last.setdefault(reader.sees, bool(inside[-1]))
+    later = spanning["prefix"] or spanning["text"]
+    if not spanning["prefix"] and not (spanning["token"] and later):
+        raise NotApplicable(
+            f"expected {task.name} to read texts by trained layers, the first ones or a decoder's "
+            "last, got none whose gradient spans what it read; use another attack"
+        )
+    both_ways = not spanning["prefix"]
+    if both_ways:
+        turned = run_reader(task, later[0], found.text.flip(0)[None])
+        if torch.allclose(turned.flip(1), run_reader(task, later[0], found.text[None]), atol=1e-5):
+            raise NotApplicable(
+                f"{task.name} reads words in no order, so it holds no texts, only words; use "
+                "bag_of_words or token_span"
+            )
+    token = next(iter(spanning["token"]), None)
+    ends = reads_last["prefix" if token is None else "token"]
+    return TextReaders(token, tuple(later), both_ways, ends)
+
+
 def group_readers(read: Mapping[str, Tensor]) -> list[Reader]:
     """Put together layers that read the same."""
     groups: list[list[str]] = []
@@ -146,10 +206,10 @@ def _is_linear(module: nn.Module) -> bool:
 def run_reader(task: Task, reader: Reader, texts: Tensor) -> Tensor:
     """Return what a reader sees at every position of texts `(N, L)`: `(N, L, d)`."""
     with torch.no_grad():
-        return torch.cat([run_until(task, p, reader[:1])[reader[0]] for p in _split(texts)])
+        return torch.cat([run_until(task, p, reader[:1])[reader[0]] for p in split_texts(texts)])
 
 
-def _read_last(task: Task, layer: str, texts: Tensor, position: int) -> Tensor:
+def read_last(task: Task, layer: str, texts: Tensor, position: int) -> Tensor:
     """What a layer of a decoder reads at a position of texts `(N, L)`, `(N, d)`.
 
     Linear layers, which take most of the time, run once on what texts have in common before it.
@@ -175,7 +235,8 @@ def _read_last(task: Task, layer: str, texts: Tensor, position: int) -> Tensor:
         return run_until(task, texts, (layer,))[layer][:, position]
 
 
-def _split(texts: Tensor) -> tuple[Tensor, ...]:
+def split_texts(texts: Tensor) -> tuple[Tensor, ...]:
+    """Split texts `(N, L)` into parts that pass through the network together."""
     return torch.split(texts, max(1, _TOGETHER // texts.shape[1]))
 
 
@@ -244,160 +305,3 @@ def _list_linear(task: Task) -> list[str]:
         for name, module in task.network.named_modules()
         if _is_linear(module) and set(list_weights(task, (name,))) <= task.parameters.keys()
     ]
-
-
-def measure_tokens(task: Task, reader: Reader, bases: Sequence[Tensor]) -> Tensor:
-    """How far outside each of several spans every token lies at every position, `(N, V, L)`.
-
-    `(N, V, 1)` if what is read does not depend on the position, as with rotations.
-    """
-    domain = require_texts(task.domain, needed_by="a reader of texts")
-    texts = task.move_inputs(torch.arange(domain.vocabulary))[:, None].expand(-1, domain.length)
-    first = run_reader(task, reader, texts[:1])
-    if torch.allclose(first[:, :1].expand_as(first), first, atol=1e-6):
-        texts = texts[:, :1] if takes_prefixes(task, reader, 1) else texts
-        first = first[:, :1]
-    measured = []
-    for part in _split(texts):
-        read = run_reader(task, reader, part)[:, : first.shape[1]]
-        measured.append(torch.stack([share_outside(basis, read) for basis in bases]))
-    return torch.cat(measured, dim=1)
-
-
-@dataclass(frozen=True, eq=False)
-class SpanCheck:
-    """A reader with the basis of the row space of its observed gradient.
-
-    Args:
-        reader: The layers.
-        basis: `(r, d)`.
-        tolerance: Largest share of a vector outside the span that counts as inside.
-        clear: Whether the gradient has no more directions than there are tokens.
-        whole: Whether it also has more rows than directions, so that all that was read lies inside.
-    """
-
-    reader: Reader
-    basis: Tensor
-    tolerance: float
-    clear: bool = True
-    whole: bool = True
-
-    @cached_property
-    def _beyond(self) -> Tensor | None:
-        """A basis of all that lies outside the span, in single precision, if that is faster."""
-        inside, width = self.basis.shape
-        if width - inside > 2 * inside:
-            return None
-        full: Tensor = torch.linalg.qr(self.basis.T, mode="complete").Q
-        return full.T[inside:].float()
-
-    def _share(self, vectors: Tensor) -> Tensor:
-        """How far outside the span vectors lie, told from zero above 1e-5 or so."""
-        if self._beyond is None:
-            return share_outside(self.basis.float(), vectors).double()
-        single = vectors.float()
-        shares: Tensor = (single @ self._beyond.T).norm(dim=-1) / single.norm(dim=-1)
-        return shares.double()
-
-    def measure(self, task: Task, texts: Tensor) -> Tensor:
-        """Return how far outside the span texts `(N, L)` lie at every position, `(N, L)`."""
-        return torch.cat([self._share(run_reader(task, self.reader, p)) for p in _split(texts)])
-
-    def measure_last(self, task: Task, texts: Tensor, position: int, *, short: bool) -> Tensor:
-        """Return how far outside texts lie at a position, `(N,)`; `short` if the rest is left out.
-
-        For networks in which a position does not depend on later ones, see `takes_prefixes`.
-        """
-        rows = texts[:, : position + 1] if short else texts
-        read = torch.cat([_read_last(task, self.reader[0], p, position) for p in _split(rows)])
-        return self._share(read)
-
-    def find_outside(self, task: Task, texts: Tensor) -> Tensor:
-        """Return what lies outside the span at every position, `(N, L, d)`, of unit vectors."""
-        found = []
-        for rows in _split(texts):
-            read = run_reader(task, self.reader, rows).double()
-            read = read / read.norm(dim=-1, keepdim=True)
-            found.append((read - read @ self.basis.T @ self.basis).float())
-        return torch.cat(found)
-
-
-def find_widest(checks: Sequence[SpanCheck]) -> SpanCheck:
-    """The check that leaves most directions outside, of those that every position reaches."""
-    # Of a loss at some positions the last layers hear of those alone, and their spans are small.
-    most = max(len(one.basis) for one in checks)
-    reached = [one for one in checks if len(one.basis) >= 0.9 * most]
-    return max(reached, key=lambda one: one.basis.shape[1] - len(one.basis))
-
-
-def find_span(
-    task: Task,
-    reader: Reader,
-    update: Update,
-    *,
-    places: int | None,
-    rank_tolerance: float,
-    tolerance: float,
-) -> SpanCheck | None:
-    """Return what a reader's gradient spans; None if that is nothing, or all that could be read.
-
-    Args:
-        task: The network.
-        reader: The layers.
-        update: What was observed.
-        places: How many tokens the batch has room for, if known. Noise, rounding in half precision
-            and local steps leave more directions than that.
-        rank_tolerance: Singular values above this share of the largest are no rounding.
-        tolerance: Largest share outside that counts as inside. Where rounding is told apart clearly
-            it is less: tokens that resemble one of the batch lie near.
-    """
-    gradient = stack_gradients(task, reader, update)
-    if not bool(gradient.any()):
-        return None
-    basis, turned = split_span(gradient, tolerance=rank_tolerance)
-    # Each token has a vector in every head.
-    places = None if places is None else places * math.prod(count_heads(reader))
-    clear = len(basis) < min(gradient.shape) if places is None else len(basis) <= places
-    whole = clear and len(basis) < min(gradient.shape)
-    if len(basis[:places]) == gradient.shape[1]:
-        return None
-    if whole:
-        tolerance = min(tolerance, max(_OUTSIDE, _TURNED * turned))
-    return SpanCheck(reader, basis[:places], tolerance, clear, whole)
-
-
-def calibrate_span(
-    task: Task, check: SpanCheck, update: Update, texts: Tensor, simulated: Update, *, read: int
-) -> SpanCheck:
-    """Choose the directions of an unclear span, and its tolerance, by texts that one knows.
-
-    Local steps and half precision leave no gap between what was read and the rest, and which share
-    of a vector then lies outside differs from layer to layer. So the client is simulated on random
-    texts `(N, L)`, as many as it has; `read` tokens of each are read, and not only predicted. Kept
-    are as many directions as tell these best from texts with a wrong word at the end.
-    """
-    (_, own_values, own), (_, values, observed) = (
-        torch.linalg.svd(stack_gradients(task, check.reader, one).double(), full_matrices=False)
-        for one in (simulated, update)
-    )
-    most = int(_MOST * len(values))
-    last = min(most, texts.numel())
-    # Some rounding is not simulated.
-    if values[last] / values[0] > _ROUNDED * own_values[last] / own_values[0]:
-        return check
-    rows = torch.arange(len(texts) * read, device=texts.device)
-    changed = texts.repeat_interleave(read, 0)
-    changed[rows, rows % read] = texts[:, :read].flatten().roll(1 if len(texts) == 1 else read)
-    right = run_reader(task, check.reader, texts)[:, :read]
-    wrong = run_reader(task, check.reader, changed)[rows, rows % read]
-    best = 0.0
-    for count in (round(multiple * texts.numel()) for multiple in _MULTIPLES):
-        if count > most:
-            break
-        inside = float(share_outside(own[:count], right).max())
-        outside = float(share_outside(own[:count], wrong).quantile(_NEAR))
-        if outside > best * inside:
-            best = outside / inside
-            tolerance = max(_MARGIN * inside, math.sqrt(inside * outside))
-            check = SpanCheck(check.reader, observed[:count], tolerance, clear=False, whole=False)
-    return check

@@ -17,14 +17,12 @@ from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.attacks.text.prefix_keys import PrefixKeys
 from seepage.attacks.text.readers import (
     Reader,
-    SpanCheck,
-    find_span,
     list_readers,
     list_weights,
-    measure_tokens,
     run_reader,
     stack_gradients,
 )
+from seepage.attacks.text.span_check import SpanCheck, find_span, measure_tokens
 from seepage.attacks.text.token_table import UNKNOWN, begin_reading, require_texts
 from seepage.clients import Gradient
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
@@ -122,7 +120,6 @@ class _TokenSpan:
     tolerance: float = 0.05
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
         require_positive(false_tokens=self.false_tokens)
         for name in ("rank_tolerance", "tolerance"):
             if not 0 < getattr(self, name) < 1:
