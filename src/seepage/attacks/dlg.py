@@ -102,10 +102,7 @@ def dlg(
     References:
         Zhu et al., 2019, Algorithm 1 (zhu2019deep)
     """
-    iterations = (
-        pick_setting(setting, _ITERATIONS, default=100) if iterations is None else iterations
-    )
-    return _match_squares(iterations, restarts, line_search, engine, seek_labels=True)
+    return _match_squares(setting, iterations, restarts, line_search, engine, seek_labels=True)
 
 
 def idlg(
@@ -123,16 +120,21 @@ def idlg(
     References:
         Zhao et al., 2020 (zhao2020idlg)
     """
-    iterations = (
-        pick_setting(setting, _ITERATIONS, default=100) if iterations is None else iterations
-    )
-    matching = _match_squares(iterations, restarts, line_search, engine, seek_labels=False)
+    matching = _match_squares(setting, iterations, restarts, line_search, engine, seek_labels=False)
     return InferLabels(matching, rule=IDLG())
 
 
 def _match_squares(
-    iterations: int, restarts: int, line_search: bool, engine: Engine, *, seek_labels: bool
+    setting: str | None,
+    iterations: int | None,
+    restarts: int,
+    line_search: bool,
+    engine: Engine,
+    *,
+    seek_labels: bool,
 ) -> GradientMatching:
+    if iterations is None:
+        iterations = pick_setting(setting, _ITERATIONS, default=100)
     search = Search(
         terms=(L2(),),
         optimiser=LBFGS(line_search=line_search),

@@ -127,37 +127,39 @@ def _build_parts(
     parts = []
     for dataset, batches in entries.read_each(scenario, "data", data):
         attack = partial(entries.read_attack, domain=dataset.domain)
-        has_bounds = "bounds" in scenario
+        given = "bounds" in scenario
         audit = Audit(
             tasks=entries.read_each(scenario, "models", partial(model, dataset=dataset)),
             locals=_read_locals(scenario, dataset),
             defenses=entries.read_defenses(scenario.get("defenses", [[]])),
             threats=_read_threats(scenario, dataset),
             attacks=dict(entries.read_each(scenario, "attacks", attack)),
-            bounds=dict(
-                entries.read_each(scenario, "bounds", entries.read_bound) if has_bounds else ()
-            ),
+            bounds=dict(entries.read_each(scenario, "bounds", entries.read_bound) if given else ()),
             metrics=_select_metrics(metrics, dataset),
             seeds=seeds,
             controls=controls,
         )
-        with error_path("threats"):
-            audit.require_permitted()
-        with error_path("attacks"):
-            captured = isinstance(dataset, CapturedData)
-            granted = "labels to the data" if captured else "knows_labels = true to the threats"
-            audit.require_knowledge(hint=f"add infer_labels = true to the attack, or {granted}")
-        if has_bounds:
-            with error_path("bounds"):
-                for target in batches:
-                    target.require_batch()
-        with error_path("defenses"):
-            audit.cases(batches)
-        for task, target in product(audit.tasks, batches):
-            with error_path("models"), entries.explain_errors(task.name):
-                target.check(task)
+        _require_consistent(audit, batches, captured=isinstance(dataset, CapturedData))
         parts.append(Part(audit, batches))
     return parts
+
+
+def _require_consistent(audit: Audit, batches: Sequence[Target], *, captured: bool) -> None:
+    """Raise `InvalidValue`, with the place in the spec, where two of its entries do not fit."""
+    with error_path("threats"):
+        audit.require_permitted()
+    with error_path("attacks"):
+        granted = "labels to the data" if captured else "knows_labels = true to the threats"
+        audit.require_knowledge(hint=f"add infer_labels = true to the attack, or {granted}")
+    if audit.bounds:
+        with error_path("bounds"):
+            for target in batches:
+                target.require_batch()
+    with error_path("defenses"):
+        audit.cases(batches)
+    for task, target in product(audit.tasks, batches):
+        with error_path("models"), entries.explain_errors(task.name):
+            target.check(task)
 
 
 def _read_locals(scenario: Table, dataset: Dataset | CapturedData) -> list[LocalComputation]:

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -122,6 +122,16 @@ def rehearse(
     return stored
 
 
+@dataclass(eq=False)
+class _Log:
+    """What the rounds of a race brought so far; `seconds` says what each search took, by round."""
+
+    rehearsal: Rehearsal
+    trials: list[Trial] = field(default_factory=list)
+    guesses: dict[str, list[Reconstruction]] = field(default_factory=dict)
+    seconds: list[dict[Contender, float]] = field(default_factory=list)
+
+
 def _run(
     rehearsal: Rehearsal,
     contenders: Sequence[Contender],
@@ -131,34 +141,64 @@ def _run(
     steps: int,
     made_up: bool,
 ) -> Chosen:
-    trials: list[Trial] = []
-    guesses: dict[str, list[Reconstruction]] = {}
-    # Of the searches, by round.
-    seconds: list[dict[Contender, float]] = []
-    metric = rehearsal.metric.name
+    log, metric = _Log(rehearsal), rehearsal.metric.name
+    able = _run_rounds(log, contenders, rungs, steps)[:chosen]
+    team = _choose_team(rehearsal, able, log.guesses, log.trials, _doublings(steps, rungs[-1]))
+    began = time.perf_counter()
+    if len(rungs) > 1 and len(team.members) == 1:
+        team = _try_several_starts(rehearsal, team, rungs[-1], log.guesses, log.trials, steps)
+    starting = time.perf_counter() - began
+    gain = max(0.0, _measure_gain(str(team.members[0]), log.trials))
+    forecast = Forecast.of(team.scores, metric, gain=gain * team.doublings) if team.scores else None
+    race = Race(
+        metric=metric,
+        trials=tuple(log.trials),
+        chosen=tuple(map(str, team.members)),
+        rule=team.rule,
+        forecast=forecast,
+        rising=gain > _PLATEAU[metric],
+        masked=_is_masked(log.trials, contenders, metric),
+        made_up=made_up,
+    )
+    # On a GPU the batches of a round are attacked side by side.
+    rows = 1 if next(iter(rehearsal.seen[0].update)).is_cuda else rungs[-1].batches
+    last = {str(one): spent for one, spent in log.seconds[-1].items()}
+    searches = [str(replace(one, start_steps=0)) for one in team.members if one.searches]
+    each = [last[one] / (rows * rungs[-1].steps) for one in searches]
+    return replace(
+        Chosen.of(race, contenders),
+        spent=sum(sum(one.values()) for one in log.seconds) + starting,
+        each=fmean(each) if each else 0.0,
+    )
+
+
+def _run_rounds(
+    log: _Log, contenders: Sequence[Contender], rungs: Sequence[Rung], steps: int
+) -> list[Contender]:
+    """Let contenders race, write down what came of it, and return who is left, the best first."""
+    rehearsal, metric = log.rehearsal, log.rehearsal.metric.name
     computed = [contender for contender in contenders if not contender.searches]
     left = [contender for contender in contenders if contender.searches]
     latest: dict[Contender, Trial] = {}
     for before, rung in zip((None, *rungs), rungs, strict=False):
         # Closed forms take no steps, so they go on as they were while the people are the same.
         if before is None or rung.batches != before.batches:
-            latest = {
-                one: _try(rehearsal, one, replace(rung, steps=0), guesses) for one in computed
-            }
+            still = replace(rung, steps=0)
+            latest = {one: _try(rehearsal, one, still, log.guesses) for one in computed}
         latest = {one: latest[one] for one in computed}
-        seconds.append({})
+        log.seconds.append({})
         for contender in left[: rung.contenders]:
             began = time.perf_counter()
-            latest[contender] = _try(rehearsal, contender, rung, guesses)
-            seconds[-1][contender] = time.perf_counter() - began
-        trials += latest.values()
+            latest[contender] = _try(rehearsal, contender, rung, log.guesses)
+            log.seconds[-1][contender] = time.perf_counter() - began
+        log.trials += latest.values()
         more = min(_AHEAD, max(0.0, _doublings(steps, rung))) / 2
-        expected = _expect_scores(latest, trials, metric, more=more)
-        best, limit = max(expected.values()), _CLEARLY_BEHIND[metric]
+        expected = _expect_scores(latest, log.trials, metric, more=more)
         # Of equal ones what is computed comes first.
         keys = {one: (-expected[one], one.searches) for one in latest}
         ranked = _drop_equals(sorted(latest, key=keys.__getitem__), latest)
         left = [one for one in ranked if one.searches and latest[one].scores] or left[:1]
+        best, limit = max(expected.values()), _CLEARLY_BEHIND[metric]
         near = [left[0], *(one for one in left[1:] if expected[one] >= best - limit)]
         if rung is rungs[0] and len(rungs) > 1:
             # A slow one may be three times as far behind.
@@ -166,35 +206,7 @@ def _run(
             near = _keep_a_slow_one(able, near[: rungs[1].contenders], rungs[1].contenders)
         left = near
         computed = [one for one in computed if latest[one].scores]
-    able = [one for one in ranked if latest[one].scores][:chosen] or left[:1]
-    team = _choose_team(rehearsal, able, guesses, trials, _doublings(steps, rungs[-1]))
-    began = time.perf_counter()
-    if len(rungs) > 1 and len(team.members) == 1:
-        team = _try_several_starts(rehearsal, team, rungs[-1], guesses, trials, steps)
-    starting = time.perf_counter() - began
-    gain = max(0.0, _measure_gain(str(team.members[0]), trials))
-    race = Race(
-        metric=metric,
-        trials=tuple(trials),
-        chosen=tuple(map(str, team.members)),
-        rule=team.rule,
-        forecast=Forecast.of(team.scores, metric, gain=gain * team.doublings)
-        if team.scores
-        else None,
-        rising=gain > _PLATEAU[metric],
-        masked=_is_masked(trials, contenders, metric),
-        made_up=made_up,
-    )
-    # On a GPU the batches of a round are attacked side by side.
-    rows = 1 if next(iter(rehearsal.seen[0].update)).is_cuda else rungs[-1].batches
-    last = {str(one): spent for one, spent in seconds[-1].items()}
-    searches = [str(replace(one, start_steps=0)) for one in team.members if one.searches]
-    each = [last[one] / (rows * rungs[-1].steps) for one in searches]
-    return replace(
-        Chosen.of(race, contenders),
-        spent=sum(sum(one.values()) for one in seconds) + starting,
-        each=fmean(each) if each else 0.0,
-    )
+    return [one for one in ranked if latest[one].scores] or left[:1]
 
 
 def _expect_scores(

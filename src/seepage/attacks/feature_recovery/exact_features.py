@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -52,6 +52,20 @@ _PROMISING = 0.3
 _BLURRED, _LEFT = 10, 1e-3
 # Two starts that end this close, relative to what is left, have both reached the noise.
 _SETTLED = 1e-3
+
+
+def _choose_best(wanted: HeadEquations, guesses: Iterable[Tensor]) -> Tensor:
+    """The guess that solves the equations best; no more are made once one does, or two agree."""
+    best, least = None, float("inf")
+    for guess in guesses:
+        misfit = wanted.misfit(guess)
+        settled = abs(misfit - least) < _SETTLED * least
+        if misfit < least:
+            best, least = guess, misfit
+        if least < _EXPLAINED or settled:
+            break
+    assert best is not None
+    return best
 
 
 def _class_means(head: TwoLayerHead, classes: Tensor) -> Tensor:
@@ -257,15 +271,7 @@ class ExactFeatures:
             assert size is not None
             wanted = read_equations(head)
             _require_equations(head, wanted, span, size)
-            best, least = None, float("inf")
-            for guess in self._guess(observation, head, wanted, span, size, rng):
-                misfit = wanted.misfit(guess)
-                settled = abs(misfit - least) < _SETTLED * least
-                if misfit < least:
-                    best, least = guess, misfit
-                if least < _EXPLAINED or settled:
-                    break
-            assert best is not None
+            best = _choose_best(wanted, self._guess(observation, head, wanted, span, size, rng))
         residual = wanted.misfit(best)
         clean = span if span is not None and span.clean else None
         untouched = clean is not None and not clean.filled

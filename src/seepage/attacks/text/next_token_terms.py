@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -178,6 +178,12 @@ def cut_decoder(task: Task) -> Decoder:
             f"expected {task.name} to read a text from left to right, got places that depend on "
             "later ones; next_words reads decoders that predict the next token"
         )
+    return replace(cut, prompt=prompt, names=tuple(_choose_parameters(cut)))
+
+
+def _choose_parameters(cut: Decoder) -> list[str]:
+    """Choose trained parameters below the head, the smallest first, of `_ENTRIES` in all."""
+    task = cut.task
     own = {id(parameter) for parameter in cut.head.parameters()}
     named = dict(task.network.named_parameters())
     trained = sorted(
@@ -189,14 +195,14 @@ def cut_decoder(task: Task) -> Decoder:
             f"expected {task.name} to train more than the layer {cut.layer}, whose gradient holds "
             "what it reads: use dager"
         )
-    names: list[str] = []
+    chosen: list[str] = []
     count = 0
     for name in trained:
         size = task.parameters[name].numel()
-        if not names or count + size <= _ENTRIES:
-            names.append(name)
+        if not chosen or count + size <= _ENTRIES:
+            chosen.append(name)
             count += size
-    return Decoder(task, cut.layer, prompt, tuple(names))
+    return chosen
 
 
 def weigh_terms(observation: Observation, decoder: Decoder, length: int) -> float:

@@ -140,18 +140,17 @@ def find_last_words(observation: Observation, texts: Tensor, lengths: Tensor) ->
     numbers[inside] = torch.arange(int(inside.sum()), device=texts.device)
     rows = torch.nonzero(lengths < texts.shape[1]).flatten()
     last = numbers[rows, lengths[rows] - 1]
-    wanted = observation.update.descent().tensors
-    slopes = (wanted[weight].double() @ inverse)[:, last]
-    whole, names = blank.clone(), [weight]
+    wanted = observation.update.descent().tensors[weight]
+    slopes = (wanted.double() @ inverse)[:, last]
+    whole = blank.clone()
     whole[rows, lengths[rows]] = slopes.argmin(0)
     for _ in range(_ROUNDS):
         with torch.no_grad():
             own = observation.simulate(whole, task.blank_labels(len(whole))).descent().tensors
-        left = {name: (wanted[name] - own[name]).double() for name in names}
-        size = float(wanted[weight].double().norm())
-        if float(left[weight].norm()) <= _EXPLAINED * size:
+        left = (wanted - own[weight]).double()
+        if float(left.norm()) <= _EXPLAINED * float(wanted.double().norm()):
             break
-        slopes = (left[weight] @ inverse)[:, last]
+        slopes = (left @ inverse)[:, last]
         # What is there already counts as right unless another token fits better.
         better = slopes.argmin(0)
         wrong = (
