@@ -18,9 +18,9 @@ from torch import Tensor
 
 import seepage as sp
 from benchmarks.provenance import parse_options, save
-from seepage.attacks.exact_batch.span_factors import factorise
+from seepage.attacks.exact_batch.span_factors import factorise_gradient
 from seepage.attacks.exact_batch.sparse_directions import (
-    descend,
+    descend_from_starts,
     fit_trimmed,
     normalise_rows,
     whiten_rows,
@@ -68,7 +68,7 @@ CONTRASTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "l4, one by one": one_by_one(lambda d, _: -d.pow(3) / 3),
     "l1": one_by_one(lambda d, width: d / d.abs().clamp_min(width)),
     "log cosh": one_by_one(lambda d, width: torch.tanh(d / width)),
-    "smoothed count": lambda white, starts: descend(white, starts, steps=STEPS),
+    "smoothed count": lambda white, starts: descend_from_starts(white, starts, steps=STEPS),
 }
 
 
@@ -78,7 +78,9 @@ def images(name: str, people: int, width: int, number: int) -> tuple[Tensor, Ten
     task = sp.zoo.mlp(hidden=(width,), domain=data.domain, seed=number).to(dtype=torch.float64)
     batch = data.batch(people, start=number * people).to(dtype=torch.float64)
     gradient = sp.Client(sp.Gradient())(task, batch, rng=sp.rng(number)).tensors
-    factors = factorise(gradient["hidden1.weight"], gradient["hidden1.bias"], batch_size=people)
+    factors = factorise_gradient(
+        gradient["hidden1.weight"], gradient["hidden1.bias"], batch_size=people
+    )
     inputs = task.domain.normalise(batch.inputs).flatten(1)
     directions = torch.linalg.lstsq(inputs.T, factors.mixtures.T).solution
     return factors.span[factors.live], normalise_rows(directions)

@@ -18,7 +18,7 @@ from seepage.attacks.exact_batch.exact_batch import (
     separate_batch,
 )
 from seepage.attacks.exact_batch.separation import ReLULayer
-from seepage.attacks.exact_batch.span_factors import factorise
+from seepage.attacks.exact_batch.span_factors import factorise_gradient
 from seepage.attacks.exact_batch.sparse_directions import SparseDirections
 from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.core import (
@@ -208,7 +208,7 @@ def _invert(
     stacked = ReLULayer(
         *(torch.cat([seen.task.parameters[name].double() for seen in rounds]) for name in names)
     )
-    factors = factorise(weight, bias, batch_size=first.batch_size)
+    factors = factorise_gradient(weight, bias, batch_size=first.batch_size)
     separation, trail = separate_batch(
         select_searches(searches, factors), factors, stacked, rng=rng
     )

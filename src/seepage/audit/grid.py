@@ -34,7 +34,7 @@ Name = str | Component
 Adversary = tuple[Threat, Name, Attack]
 
 
-def adversaries(
+def list_adversaries(
     threats: Sequence[Threat],
     attacks: Mapping[str, Attack] | Mapping[Component, Attack],
     client: Client,
@@ -175,7 +175,7 @@ class Audit:
                 *(name, target, seed, self.metrics),
             )
             for task, client in product(self.tasks, clients)
-            for threat, name, attack in adversaries(self.threats, self.attacks, client)
+            for threat, name, attack in list_adversaries(self.threats, self.attacks, client)
             for target, seed in product(targets, self.seeds)
         ]
         # Once for each mode in which a client runs a network.
@@ -215,7 +215,7 @@ class Audit:
             others = tuple(group[:NEGATIVES])
             for task, client in product(self.tasks, every):
                 shown = canaries[:1] if client.chain.links else canaries
-                for threat, name, attack in adversaries(self.threats, self.attacks, client):
+                for threat, name, attack in list_adversaries(self.threats, self.attacks, client):
                     given = _give_public(attack, group[0], public)
                     cases = [
                         Case(task, client, threat, given, name, who, self.seeds[0], self.metrics)

@@ -20,11 +20,11 @@ from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
 from seepage.exposure.rank_metric import RankMetric, rank_metric
 from seepage.probing.first_layer import (
-    calls,
     convolutional_reader,
+    draw_noise,
     input_layer,
     input_readers,
-    noise,
+    list_calls,
 )
 from seepage.probing.layer_stack import read_stack
 
@@ -336,7 +336,7 @@ def _count_first_layer(task: Task, batches: Sequence[int]) -> FirstLayerCount | 
 
 def _count_linear(task: Task, name: str, batches: Sequence[int]) -> FirstLayerCount:
     linear = {n: m for n, m in task.model.named_modules() if isinstance(m, nn.Linear)}
-    order = [called for called, _ in calls(task, nn.Linear, noise(task))]
+    order = [called for called, _ in list_calls(task, nn.Linear, draw_noise(task))]
     after = order[order.index(name) + 1 :]
     outputs = linear[after[0]].out_features if after else 0
     inputs, width = linear[name].in_features, linear[name].out_features

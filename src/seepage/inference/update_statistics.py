@@ -15,7 +15,7 @@ from torch.nn.functional import unfold
 
 from seepage.clients.gradient import Gradient
 from seepage.core import Batch, Observation, Task, Update
-from seepage.probing.first_layer import calls, convolutional_reader, input_readers, noise
+from seepage.probing.first_layer import convolutional_reader, draw_noise, input_readers, list_calls
 from seepage.probing.hooks import layer_inputs
 
 # What noise adds to a squared singular value, as a share of the largest: from the rounding of
@@ -92,7 +92,7 @@ def span_layers(task: Task) -> tuple[_SpanLayer, ...]:
     found: dict[str, _SpanLayer] = {}
     again: set[str] = set()
     modules = dict(task.model.named_modules())
-    for name, read in calls(task, (nn.Linear, nn.Conv2d), noise(task)):
+    for name, read in list_calls(task, (nn.Linear, nn.Conv2d), draw_noise(task)):
         if name in found:
             again.add(name)
         module, prefix = modules[name], f"{name}." if name else ""

@@ -32,26 +32,26 @@ def input_readers(task: Task) -> list[str]:
 
     They are found by running noise and comparing what layers read, so any module will do.
     """
-    probe = noise(task)
-    return [
-        n for n, inputs in calls(task, nn.Linear, probe) if torch.equal(inputs, probe.flatten(1))
-    ]
+    probe = draw_noise(task)
+    calls = list_calls(task, nn.Linear, probe)
+    return [name for name, inputs in calls if torch.equal(inputs, probe.flatten(1))]
 
 
 def convolutional_reader(task: Task) -> str | None:
     """Name of the convolution that reads the network input; None if there is none."""
-    probe = noise(task)
-    read = calls(task, (nn.Conv1d, nn.Conv2d, nn.Conv3d), probe)
+    probe = draw_noise(task)
+    read = list_calls(task, (nn.Conv1d, nn.Conv2d, nn.Conv3d), probe)
     return next((name for name, inputs in read if torch.equal(inputs, probe)), None)
 
 
 def reads_one_vector(task: Task, name: str) -> bool:
     """Whether this is a linear layer that reads one vector `(n,)` of each example."""
-    read = [inputs for called, inputs in calls(task, nn.Linear, noise(task)) if called == name]
+    calls = list_calls(task, nn.Linear, draw_noise(task))
+    read = [inputs for called, inputs in calls if called == name]
     return len(read) == 1 and read[0].ndim == 2
 
 
-def calls(
+def list_calls(
     task: Task, kinds: type[nn.Module] | tuple[type[nn.Module], ...], normalised: Tensor
 ) -> list[tuple[str, Tensor]]:
     """Every call of such a layer in the order of the forward pass: its name, and what it read."""
@@ -69,7 +69,7 @@ def calls(
     return seen
 
 
-def noise(task: Task) -> Tensor:
+def draw_noise(task: Task) -> Tensor:
     """Two normalised inputs of noise to run a network on."""
     # With one example a layer applied at every position would look like one applied once.
     return task.domain.normalise(task.move_inputs(task.domain.sample(2, rng=Rng(0))))

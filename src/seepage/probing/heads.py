@@ -14,8 +14,8 @@ from seepage.core.observation import Observation
 from seepage.core.rng import Rng
 from seepage.core.task import Task
 from seepage.probing.activations import HeadActivation, recognise_head_activation
-from seepage.probing.first_layer import input_readers, noise, watch_linear_layers
-from seepage.probing.hooks import visits
+from seepage.probing.first_layer import draw_noise, input_readers, watch_linear_layers
+from seepage.probing.hooks import record_visits
 from seepage.probing.usable_update import require_continuous, require_usable
 
 PROBES = 16
@@ -190,7 +190,7 @@ _places: WeakKeyDictionary[nn.Module, _Place] = WeakKeyDictionary()
 
 def _find_place(task: Task) -> _Place:
     network = copy.deepcopy(task.in_mode("eval").network).double()
-    seen, logits = visits(network, noise(task).double())
+    seen, logits = record_visits(network, draw_noise(task).double())
     linear = [visit for visit in seen if isinstance(visit.module, nn.Linear)]
     if len(linear) < 2 or not _are_logits(linear[-1].outputs, logits):
         raise NotApplicable(

@@ -81,7 +81,7 @@ class Visit:
         return f"{type(self.module).__name__} {self.name!r}"
 
 
-def visits(network: nn.Module, probe: Tensor) -> tuple[list[Visit], Tensor]:
+def record_visits(network: nn.Module, probe: Tensor) -> tuple[list[Visit], Tensor]:
     """Run a network once; return the calls of its innermost modules in order, and its output."""
     seen: list[Visit] = []
     read: list[Tensor] = []

@@ -14,7 +14,7 @@ from seepage.core.errors import NotApplicable
 from seepage.core.rng import Rng
 from seepage.core.task import Task
 from seepage.probing.activations import Activation, recognise_activation
-from seepage.probing.hooks import Visit, visits
+from seepage.probing.hooks import Visit, record_visits
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +132,7 @@ def read_stack(task: Task) -> Stack:
     task = task.in_mode("eval").to(dtype=torch.float64)
     probes, other = (task.move_inputs(task.domain.sample(_PROBES, rng=Rng(s))) for s in (0, 1))
     inputs = task.domain.normalise(probes)
-    seen, outputs = visits(task.network, inputs)
+    seen, outputs = record_visits(task.network, inputs)
     stack = Stack(tuple(_layers(task, seen, inputs, outputs)))
     with torch.no_grad():
         expected = task.outputs(task.parameters, other)

@@ -18,12 +18,12 @@ from seepage.attacks.exact_batch.separation import (
     ReLULayer,
     is_determined,
     refine_separation,
-    separate,
+    separate_examples,
 )
 from seepage.attacks.exact_batch.span_factors import (
     Candidates,
     column_space,
-    factorise,
+    factorise_gradient,
     numerical_rank,
 )
 from seepage.core.errors import NotApplicable
@@ -45,7 +45,7 @@ class Network:
         self.gradients = torch.where(z > 0, errors @ head, 0)
         self.weight = self.gradients.T @ self.inputs
         self.bias = self.gradients.sum(0)
-        self.factors = factorise(self.weight, self.bias, batch_size=None)
+        self.factors = factorise_gradient(self.weight, self.bias, batch_size=None)
         above = head.T @ column_space(errors.T @ z.clamp_min(0), at_most=people)
         self.factors = replace(self.factors, above=above)
         self.directions = torch.linalg.lstsq(self.factors.span, self.gradients.T).solution
@@ -71,7 +71,7 @@ def test_only_the_directions_are_unknown_inputs_and_scale_follow(people, seed):
     np.testing.assert_allclose(private.directions.sum(1), private.factors.total, atol=1e-8)
     unscaled = private.directions * draw(people, seed=seed)
     unit = (unscaled / unscaled.norm(dim=0)).T
-    found = separate(private.factors, private.layer, Candidates(unit, torch.zeros(people)))
+    found = separate_examples(private.factors, private.layer, Candidates(unit, torch.zeros(people)))
     np.testing.assert_allclose(found.inputs, private.inputs, atol=1e-7)
     np.testing.assert_allclose(found.gradients, private.gradients, atol=1e-7)
     assert found.leak < 1e-7
@@ -160,7 +160,7 @@ def test_settling_removes_what_noise_put_into_a_direction():
     private = Network(4, neurons=120)
     noisy = private.directions + 0.02 * draw(4, 4, seed=7)
     found = Candidates((noisy / noisy.norm(dim=0)).T, torch.zeros(4))
-    before = separate(private.factors, private.layer, found)
+    before = separate_examples(private.factors, private.layer, found)
     after = refine_separation(private.factors, private.layer, before)
     assert float((before.inputs - private.inputs).abs().max()) > 1e-3
     np.testing.assert_allclose(after.inputs, private.inputs, atol=1e-7)
@@ -175,25 +175,27 @@ def test_noise_is_told_from_rounding_and_its_size_estimated():
     assert numerical_rank(torch.linalg.svdvals(private.weight), 1e-13) == (3, False)
     assert numerical_rank(values, 1e-13) == (3, True)
     expected = std * 200**0.5 / float(values[2])
-    assert factorise(seen, private.bias, batch_size=3).noise == pytest.approx(expected, rel=0.05)
+    assert factorise_gradient(seen, private.bias, batch_size=3).noise == pytest.approx(
+        expected, rel=0.05
+    )
 
 
 def test_a_gradient_of_pure_noise_hides_the_batch_size():
     with pytest.raises(NotApplicable, match="hides how many examples"):
-        factorise(draw(50, 80), draw(50), batch_size=None)
+        factorise_gradient(draw(50, 80), draw(50), batch_size=None)
 
 
 def test_a_batch_size_that_the_rank_contradicts_is_refused():
     private = Network(4)
     with pytest.raises(NotApplicable, match="more than 3 examples"):
-        factorise(private.weight, private.bias, batch_size=3)
+        factorise_gradient(private.weight, private.bias, batch_size=3)
     with pytest.raises(NotApplicable, match="rank 0"):
-        factorise(0 * private.weight, 0 * private.bias, batch_size=4)
+        factorise_gradient(0 * private.weight, 0 * private.bias, batch_size=4)
 
 
 def test_a_batch_size_above_the_rank_leaves_that_many_different_examples():
     private = Network(4)
-    assert factorise(private.weight, private.bias, batch_size=5).batch_size == 4
+    assert factorise_gradient(private.weight, private.bias, batch_size=5).batch_size == 4
 
 
 @pytest.mark.parametrize(("neurons", "people"), [(12, 4), (16, 5), (20, 8)])

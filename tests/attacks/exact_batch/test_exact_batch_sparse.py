@@ -20,13 +20,13 @@ from seepage.attacks.exact_batch.span_factors import (
     Candidates,
     Factors,
     empty_candidates,
-    factorise,
+    factorise_gradient,
     find_silent,
 )
 from seepage.attacks.exact_batch.sparse_directions import (
     _add_multiple,
     _separate_pairs,
-    descend,
+    descend_from_starts,
     fit_trimmed,
     normalise_rows,
     whiten_rows,
@@ -151,13 +151,15 @@ def test_a_step_goes_down_the_gradient_of_the_smoothed_count():
     count = (1 - torch.exp(-(at @ white.T).square() / 2)).mean(1).sum()
     (slope,) = torch.autograd.grad(count, at)
     expected = start - 0.75 * (slope - (slope * start).sum(1, keepdim=True) * start)
-    np.testing.assert_allclose(descend(white, start, steps=1), normalise_rows(expected), rtol=1e-10)
+    np.testing.assert_allclose(
+        descend_from_starts(white, start, steps=1), normalise_rows(expected), rtol=1e-10
+    )
 
 
 def test_descent_stays_on_the_sphere_and_makes_entries_small():
     span, directions = sparse(8, 400)
     white, there = whiten_rows(span, 8)
-    ends = descend(white, draw(64, 8), steps=100)
+    ends = descend_from_starts(white, draw(64, 8), steps=100)
     np.testing.assert_allclose(ends.norm(dim=1), np.ones(64), rtol=1e-12)
     cosines = (normalise_rows(ends @ there.T) @ directions.T).abs()
     assert int((cosines > 0.95).any(0).sum()) == 8
@@ -224,7 +226,7 @@ def test_odds_rise_with_neurons_per_person_and_hopeless_ones_are_refused():
     assert alike == sorted(alike)
     weight, bias = draw(256, 64) @ draw(64, 300, seed=1), draw(256, seed=2)
     with pytest.raises(NotApplicable, match="64 examples through 256 neurons"):
-        select_searches((SparseDirections(),), factorise(weight, bias, batch_size=64))
+        select_searches((SparseDirections(),), factorise_gradient(weight, bias, batch_size=64))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from seepage.numerics.source_separation import (
     run_fast_ica,
     whitening_matrix,
 )
-from seepage.probing.first_layer import calls
+from seepage.probing.first_layer import list_calls
 from seepage.scoring import METRICS, pair
 
 
@@ -146,7 +146,7 @@ def test_features_behind_a_relu_come_back_with_their_length(cifar):
     recovery = cocktail_party(layer="hidden2")
     assert isinstance(recovery, FeatureRecovery)
     found = recovery.recover(observe(task, batch), rng=sp.rng(1))
-    read = dict(calls(task, torch.nn.Linear, cifar.domain.normalise(batch.inputs)))
+    read = dict(list_calls(task, torch.nn.Linear, cifar.domain.normalise(batch.inputs)))
     truth = read["hidden2"]
     outside = truth - (truth @ found.span) @ found.span.T
     assert float(outside.norm() / truth.norm()) < 1e-5

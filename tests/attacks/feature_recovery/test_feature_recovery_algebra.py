@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import seepage as sp
 from seepage.attacks.feature_recovery.feature_span import _complete_matrix, _singular
-from seepage.attacks.feature_recovery.head_equations import HeadEquations, refine
+from seepage.attacks.feature_recovery.head_equations import HeadEquations, refine_features
 from seepage.attacks.feature_recovery.tensor_features import (
     _diagonalise_jointly,
     _distance_from_normal,
@@ -158,7 +158,7 @@ def small_equations(activation, *, people=3, dims=4, neurons=200, classes=3, see
 def test_least_squares_agrees_with_scipy_from_the_same_start(name):
     problem, features, shares = small_equations(HeadActivation(name))
     start = features + 0.2 * draw(*features.shape, seed=9)
-    ours = refine(problem, start, steps=60)
+    ours = refine_features(problem, start, steps=60)
     size = features.numel()
 
     def residual(x):
@@ -192,7 +192,7 @@ def test_what_pruning_took_away_changes_nothing_about_the_solution():
         HeadActivation("relu"), seen=lambda g: (g.abs() > g.abs().median()).double()
     )
     assert problem.misfit(features) < 1e-12
-    found = refine(problem, features + 0.05 * draw(*features.shape, seed=9), steps=60)
+    found = refine_features(problem, features + 0.05 * draw(*features.shape, seed=9), steps=60)
     assert functional.cosine_similarity(found, features).min() > 1 - 1e-8
 
 

@@ -15,7 +15,7 @@ from seepage.attacks.labels.label_evidence import measure_gain, read_evidence
 from seepage.attacks.labels.peel_examples import (
     _cost_of_adding,
     count_visible,
-    peel,
+    peel_examples,
     write_equations,
 )
 from seepage.core import Update
@@ -107,7 +107,7 @@ def test_the_rank_counts_examples_while_there_are_fewer_than_classes(size, bias)
 @pytest.mark.parametrize("bias", [True, False])
 def test_peeling_finds_the_labels_of_all_examples(bias):
     _, seen = observed(linear_task(scale=20.0, bias=bias), [0, 3, 3])
-    found = peel(write_equations(read_evidence(seen), 3), limit=3)
+    found = peel_examples(write_equations(read_evidence(seen), 3), limit=3)
     assert sorted(found.labels.tolist()) == [0, 3, 3]
 
 
@@ -115,9 +115,9 @@ def test_a_solution_holds_the_features_of_the_examples():
     batch, seen = observed(linear_task(scale=20.0), [0, 3, 3])
     evidence = read_evidence(seen)
     equations = write_equations(evidence, 3)
-    found = peel(equations, limit=3)
+    found = peel_examples(equations, limit=3)
     assert found.solved
-    assert not peel(equations, limit=2).solved
+    assert not peel_examples(equations, limit=2).solved
     truth = torch.cat([batch.inputs.flatten(1).double(), torch.ones(3, 1).double()], dim=1)
     ours, theirs = found.features @ equations.weight.T, truth @ evidence.weight.T
     assert torch.allclose(ours[ours[:, 0].argsort()], theirs[theirs[:, 0].argsort()], atol=1e-3)

@@ -21,14 +21,14 @@ from seepage.attacks.exact_batch.separation import (
     bound_error,
     is_determined,
     refine_separation,
-    separate,
+    separate_examples,
 )
 from seepage.attacks.exact_batch.span_factors import (
     Candidates,
     Factors,
     column_space,
     empty_candidates,
-    factorise,
+    factorise_gradient,
     find_silent,
     success_probability,
 )
@@ -155,7 +155,7 @@ def separate_batch(
                 break
             if idle or len(found) < factors.batch_size:
                 continue
-            separation = separate(factors, layer, found)
+            separation = separate_examples(factors, layer, found)
             if best is None or separation.leak < best.leak:
                 best = separation
             trail.append(best.leak)
@@ -277,7 +277,7 @@ def _read_factors(observation: Observation, rectified: Rectified) -> Factors:
         raise NotApplicable(
             f"the first layer {rectified.layer!r} is frozen, so the update does not hold it"
         )
-    factors = factorise(weight, bias, batch_size=observation.batch_size)
+    factors = factorise_gradient(weight, bias, batch_size=observation.batch_size)
     name = f"{rectified.above}.weight"
     if rectified.above is None or name not in gradient:
         return factors

@@ -67,7 +67,7 @@ class Separation:
         return float(self.leaks.max()) < max(_LARGEST_LEAK, min(2 * noise, 0.3))
 
 
-def separate(factors: Factors, layer: ReLULayer, found: Candidates) -> Separation:
+def separate_examples(factors: Factors, layer: ReLULayer, found: Candidates) -> Separation:
     """Scale B directions by the bias gradient and read off the inputs.
 
     P 1 = total,   D = span P,   X = P^-1 mixtures
@@ -89,7 +89,7 @@ def refine_separation(factors: Factors, layer: ReLULayer, separation: Separation
         energy, directions = torch.linalg.eigh(_leak_forms(factors, separation))
         if not _one_direction_each(energy, factors.noise):
             break
-        again = separate(factors, layer, Candidates(directions[..., 0], energy[:, 0]))
+        again = separate_examples(factors, layer, Candidates(directions[..., 0], energy[:, 0]))
         if again.leak > separation.leak:
             break
         changed = not torch.equal(again.silent, separation.silent)

@@ -73,7 +73,7 @@ class Factors:
         return min(max(100 * self.noise, 1e-8), 0.03)
 
 
-def factorise(weight: Tensor, bias: Tensor, *, batch_size: int | None) -> Factors:
+def factorise_gradient(weight: Tensor, bias: Tensor, *, batch_size: int | None) -> Factors:
     """Split dL/dW `(m, n)`, given dL/db `(m,)`.
 
     A known batch size is checked against the rank. A lower rank is taken for the number of

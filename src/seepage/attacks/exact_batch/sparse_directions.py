@@ -52,7 +52,7 @@ def whiten_rows(rows: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     return rows @ there, there
 
 
-def descend(white: Tensor, starts: Tensor, *, steps: int) -> Tensor:
+def descend_from_starts(white: Tensor, starts: Tensor, *, steps: int) -> Tensor:
     """Find directions c `(N, r)` on the sphere that make many entries of d = white c small.
 
     Gradient descent from starts `(N, r)` minimises the smoothed number of nonzero entries,
@@ -236,7 +236,7 @@ class SparseDirections:
         white, there = whiten_rows(left, factors.batch_size - len(out))
         known = normalise_rows(torch.linalg.lstsq(there, found.T).solution.T)
         starts = _draw_starts(known, count, white, rng=rng)
-        ends = _drop_repeated(descend(white, starts, steps=self.steps), known)
+        ends = _drop_repeated(descend_from_starts(white, starts, steps=self.steps), known)
         if not len(ends):
             return found[:0]
         ends = fit_trimmed(white, ends, silent=self.silent, steps=self.refinements)

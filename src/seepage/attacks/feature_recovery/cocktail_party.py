@@ -27,7 +27,7 @@ from seepage.numerics.source_separation import (
     run_fast_ica,
     whitening_matrix,
 )
-from seepage.probing.first_layer import calls, input_readers, noise
+from seepage.probing.first_layer import draw_noise, input_readers, list_calls
 from seepage.probing.usable_update import require_usable
 
 # The share of entries that may leave the bounds when a source is stretched to fill them.
@@ -101,7 +101,7 @@ def _read_mixture(observation: Observation, layer: str | None) -> _Mixture:
 
 def _find_layer(task: Task, wanted: str | None) -> tuple[str, Tensor]:
     """Find the layer, and what it reads on the adversary's own noise."""
-    read = calls(task, nn.Linear, noise(task))
+    read = list_calls(task, nn.Linear, draw_noise(task))
     names = [name for name, _ in read]
     found = {n: inputs for n, inputs in read if inputs.ndim == 2 and names.count(n) == 1}
     if not found:

@@ -26,7 +26,7 @@ from seepage.attacks.feature_recovery.head_equations import (
     HeadEquations,
     read_equations,
     reconstruct_inputs,
-    refine,
+    refine_features,
     restore_lengths,
 )
 from seepage.attacks.labels.infer_labels import CountAware
@@ -323,11 +323,11 @@ class ExactFeatures:
     def _refine(self, wanted: HeadEquations, span: FeatureSpan | None, start: Tensor) -> Tensor:
         if span is not None and span.clean:
             basis = span.basis
-            return refine(wanted.within(basis), start @ basis, steps=self.steps) @ basis.T
+            return refine_features(wanted.within(basis), start @ basis, steps=self.steps) @ basis.T
         # Noise hides the digits beyond single precision, which is twice as fast.
         names = ("weight", "bias", "wanted", "seen")
         single = replace(wanted, **{name: getattr(wanted, name).float() for name in names})
-        return refine(single, start.float(), steps=self.steps).double()
+        return refine_features(single, start.float(), steps=self.steps).double()
 
 
 def _require_equations(

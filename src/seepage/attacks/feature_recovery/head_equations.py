@@ -181,7 +181,7 @@ def guess_lengths(
     return torch.where(largest > 0, -best, best)
 
 
-def refine(equations: HeadEquations, features: Tensor, *, steps: int) -> Tensor:
+def refine_features(equations: HeadEquations, features: Tensor, *, steps: int) -> Tensor:
     """Run Levenberg-Marquardt from these features `(B, n)`; the fit never gets worse.
 
     The derivative is analytic, and conjugate gradients solve the damped normal equations. So no

@@ -17,7 +17,7 @@ from seepage.attacks.labels.label_evidence import (
     reads_classes,
     require_batch_size,
 )
-from seepage.attacks.labels.peel_examples import count_visible, peel, write_equations
+from seepage.attacks.labels.peel_examples import count_visible, peel_examples, write_equations
 from seepage.core import Observation, Rng, Update
 from seepage.core.errors import NotApplicable
 
@@ -111,7 +111,7 @@ def _count_by_peeling(evidence: Evidence, size: int) -> Tensor:
     if visible > min(size, evidence.classes - 2) or evidence.precision > EXACT:
         return _calibrate_counts(size * evidence.signal, size)
     equations = write_equations(evidence, size)
-    found = peel(equations, limit=visible)
+    found = peel_examples(equations, limit=visible)
     if not (found.solved or evidence.biased):
         # The lengths of features are only roughly known, so a partial explanation misleads.
         return _calibrate_counts(size * evidence.signal, size)
@@ -174,7 +174,7 @@ def estimate_batch_size(observation: Observation, *, limit: int = 64) -> int | N
         scaled = rescale(visible)
         if (
             _gives_whole_counts(scaled, visible)
-            or peel(write_equations(scaled, visible), limit=visible).solved
+            or peel_examples(write_equations(scaled, visible), limit=visible).solved
         ):
             return visible
     sizes = [size for size in range(1, limit + 1) if _gives_whole_counts(rescale(size), size)]

@@ -125,7 +125,7 @@ class _Explanation:
     solved: bool
 
 
-def peel(equations: _LabelEquations, *, limit: int) -> _Explanation:
+def peel_examples(equations: _LabelEquations, *, limit: int) -> _Explanation:
     """Explain the gradient by no example, one, two and so on, until one more explains little.
 
     A row of the residual, scaled to what the anchor asks of features, is a mixture of features,

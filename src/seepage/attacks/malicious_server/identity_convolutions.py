@@ -17,7 +17,7 @@ from seepage.attacks.malicious_server.planting import fill_holes, require_passiv
 from seepage.core import ActiveAttack, Attack, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.errors import NotApplicable
 from seepage.core.rng import require_key
-from seepage.probing.first_layer import calls, noise
+from seepage.probing.first_layer import draw_noise, list_calls
 from seepage.probing.usable_update import require_continuous, require_usable
 
 Convolution = nn.Conv1d | nn.Conv2d
@@ -94,7 +94,7 @@ def _read_first_layer(task: Task, shares: Tensor) -> tuple[str, Tensor]:
     double = task.in_mode("eval").to(dtype=torch.float64)
     reference = next(iter(double.parameters.values()))
     normalised = double.domain.normalise((low + (high - low) * shares).to(reference))
-    read = calls(double, nn.Linear, normalised)
+    read = list_calls(double, nn.Linear, normalised)
     if not read or read[0][1].ndim != 2:
         raise NotApplicable(f"expected {task.name} to have a fully connected layer, got none")
     return read[0]
@@ -163,7 +163,7 @@ class IdentityConvolutions:
         """Set the convolutions to the identity; nothing is random."""
         model = copy.deepcopy(task.model)
         kinds = (nn.Conv1d, nn.Conv2d, Normalisation)
-        names = dict.fromkeys(name for name, _ in calls(task, kinds, noise(task)))
+        names = dict.fromkeys(name for name, _ in list_calls(task, kinds, draw_noise(task)))
         modules = [model.get_submodule(name) for name in names]
         convolutions = [m for m in modules if isinstance(m, nn.Conv1d | nn.Conv2d)]
         if not convolutions:
