@@ -12,9 +12,9 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "files": 311,
+    "files": 310,
     "lines": 62_738,
-    "public names": 1_215,
+    "public names": 1_177,
     "single-user modules": 34,
 }
 
