@@ -22,6 +22,7 @@ from seepage.probing.layer_stack import Stack
 from seepage.search.engine import Engine
 from seepage.search.fidelity import LayerwiseCosine
 from seepage.search.matching import GradientMatching, together
+from seepage.search.objective import PerCase
 from seepage.search.optimisers import Adam, Moment, Optimiser, State
 from seepage.search.priors import TotalVariation
 from seepage.search.search import Search, pick_setting
@@ -30,7 +31,7 @@ from seepage.search.term import Candidate, Term
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _WithSystem:
+class _WithSystem(PerCase):
     """Part of a search that holds the linear system of one case.
 
     Args:
@@ -46,7 +47,7 @@ class _WithSystem:
         known = {} if self.system.known is None else {"known": self.system.known}
         return {"delta": self.system.delta, "target": self.target, **known}
 
-    def holding(self, held: Mapping[str, Tensor]) -> Self:
+    def with_held(self, held: Mapping[str, Tensor]) -> Self:
         """The same part with the system of other cases."""
         system = replace(self.system, delta=held["delta"], known=held.get("known"))
         return replace(self, system=system, target=held["target"])
