@@ -1,4 +1,4 @@
-"""`auto`: the strongest attack without a knob. It computes what it can, and rehearses the rest."""
+"""`auto`, the attack with nothing to tune. It computes what it can, and rehearses the rest."""
 
 from __future__ import annotations
 
