@@ -44,7 +44,7 @@ def reproduce(
         list[str] | None, typer.Option(help="Make only the row of this label; may be repeated.")
     ] = None,
     column: Annotated[
-        list[str] | None, typer.Option(help="Make only the column of this label; likewise.")
+        list[str] | None, typer.Option(help="Make only the column of this label; may be repeated.")
     ] = None,
     device: DeviceOption = Device.auto,
     workers: Workers = None,
@@ -54,7 +54,7 @@ def reproduce(
     plain: Plain = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a table or figure of a paper again: its numbers, ours, and why they differ.
+    """Reproduce a table or figure of a paper: its numbers, ours, and why they differ.
 
     Exit codes: 0 done, 1 a number is missing because its cases failed, 2 bad usage.
     """

@@ -58,7 +58,7 @@ def leaderboard(
     plain: Plain = False,
     quiet: Quiet = False,
 ) -> None:
-    """Rank defenses at equal utility by what the strongest attack gets through them.
+    """Rank defenses at equal utility by how much the strongest attack recovers.
 
     Networks, people, seeds and effort are fixed, so that anybody can add a line.
 

@@ -105,7 +105,7 @@ def _make_single(name: str, function: Callable[..., object], **settings: Any) ->
 app = typer.Typer(
     name="seepage",
     cls=_Commands,
-    help="Measures what a shared gradient gives away.",
+    epilog="Start with `seepage audit --out demo`: it runs a bundled example in minutes.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -85,7 +85,7 @@ def audit(
     ] = None,
     public: Annotated[
         str | None,
-        typer.Option(help="With --capture, a data set like the private data, for rehearsals."),
+        typer.Option(help="With --capture: public data like the private data, for rehearsals."),
     ] = None,
     truth: Annotated[
         Path | None,
@@ -96,7 +96,7 @@ def audit(
     ] = None,
     form: Annotated[
         CapturedForm | None,
-        typer.Option(help="Read the captured update as this, whatever its file says."),
+        typer.Option(help="What the captured update is, if its file says something else."),
     ] = None,
     shape: Annotated[
         str | None,
@@ -106,11 +106,11 @@ def audit(
     ] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Batch size; of a capture, only if it does not record it."),
+        typer.Option(min=1, help="Batch size; with --capture, only if it does not record it."),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(min=1, help="Steps in all, instead of those of --effort."),
+        typer.Option(min=1, help="Number of steps in all, instead of that of --effort."),
     ] = None,
     device: DeviceOption = Device.auto,
     executor: Annotated[
@@ -153,13 +153,13 @@ def audit(
     ] = None,
     no_truth: Annotated[
         bool,
-        typer.Option("--no-truth", help="Store scores only: no private inputs and no guesses."),
+        typer.Option("--no-truth", help="Store only scores, no private inputs and no guesses."),
     ] = False,
     encrypt_key: EncryptKey = None,
     trust: Annotated[
         bool,
         typer.Option(
-            "--trust", help="With --resume, import what the spec of somebody else's audit names."
+            "--trust", help="With --resume, run code that the spec of somebody else's audit names."
         ),
     ] = False,
     dry_run: DryRun = False,

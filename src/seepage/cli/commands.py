@@ -35,11 +35,11 @@ def membership(
         str, typer.Option(help="The model that was trained: a name, or package.module:factory.")
     ],
     candidates: Annotated[
-        str, typer.Option(help="Who is looked for: a data set, e.g. npz:PATH with inputs, labels.")
+        str, typer.Option(help="Data set of the people to test, e.g. npz:PATH with inputs, labels.")
     ],
     public: Annotated[
         str,
-        typer.Option(help="A data set like the private data, none of it private, to calibrate on."),
+        typer.Option(help="Public data like the private data, to compute p-values with."),
     ],
     option: NetworkOptions = None,
     noise: Annotated[
@@ -53,8 +53,8 @@ def membership(
         int | None,
         typer.Option(
             min=1,
-            help="How many of the candidates, the first ones, were in the batch, if that is known: "
-            "the result then says how often the test is right.",
+            help="The first N candidates are known to have been in the batch, the others not; the "
+            "result then says how often the test is right.",
         ),
     ] = None,
     out: Annotated[
@@ -89,14 +89,14 @@ def inspect(
     ] = None,
     tokens: Annotated[
         str | None,
-        typer.Option(help="For texts: length and vocabulary, e.g. 128x30522."),
+        typer.Option(help="For texts: length and size of the vocabulary, e.g. 128x30522."),
     ] = None,
     numerical: Annotated[
-        bool, typer.Option("--numerical", help="Compute ranks; takes memory and minutes.")
+        bool, typer.Option("--numerical", help="Compute ranks instead of counting; takes minutes.")
     ] = False,
     form: PrintedOption = Printed.text,
 ) -> None:
-    """Say what an architecture gives away: ranks and counts of its layers, or words of texts."""
+    """Say what an architecture gives away before anything is shared: inputs, or words."""
     from seepage.cli.model_commands import inspect_models
 
     import_from_here()
@@ -128,7 +128,7 @@ def vet(
     ] = None,
     form: PrintedOption = Printed.text,
 ) -> None:
-    """Check a received model for signs that the server wants to read the update.
+    """Check a received model for signs that the server manipulated it to read the update.
 
     Exit codes: 0 clean, 2 bad usage, 3 suspicious, 4 malicious.
     """
@@ -153,9 +153,9 @@ def sweep(
         str | None, typer.Option(help="Standard deviations of Gaussian noise, e.g. 0,0.01,0.1.")
     ] = None,
     epsilon: Annotated[
-        str | None, typer.Option(help="DP-SGD by epsilon of one update at delta 1e-5, e.g. 1,4,16.")
+        str | None, typer.Option(help="DP-SGD: epsilon of one update at delta 1e-5, e.g. 1,4,16.")
     ] = None,
-    prune: Annotated[str | None, typer.Option(help="Ratios that Prune zeroes, e.g. 0,0.9.")] = None,
+    prune: Annotated[str | None, typer.Option(help="Shares that Prune zeroes, e.g. 0,0.9.")] = None,
     batch_sizes: Annotated[
         str | None, typer.Option("--batch-sizes", help="People per update, e.g. 1,4,16.")
     ] = None,
@@ -181,7 +181,7 @@ def sweep(
     plain: Plain = False,
     quiet: Quiet = False,
 ) -> None:
-    """Try one knob at several values: leakage beside accuracy and epsilon, with the curve.
+    """Measure leakage, accuracy and epsilon at several values of one setting; draw the curve.
 
     Exit codes: 0 done, 1 a case failed, 2 bad usage.
     """
@@ -263,7 +263,7 @@ def dossier(
         Path | None, typer.Option(help="An earlier dossier.json to compare with.")
     ] = None,
 ) -> None:
-    """Write one document for a regulator: every test, its result, or that it was not run."""
+    """Write one document for a regulator: every test and its result, or that it was not run."""
     from seepage.cli.report_command import write_dossier
 
     write_dossier(
@@ -277,7 +277,7 @@ def dashboard(
         typer.Argument(help="Directories of audits, or directories above them; here by default."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Output file; dashboard.html in the first directory.")
+        Path | None, typer.Option(help="Output file; else dashboard.html in the first directory.")
     ] = None,
     serve: Annotated[
         bool, typer.Option("--serve", help="Serve the page to this machine instead of writing it.")
@@ -300,7 +300,7 @@ def verify(
     ],
     encrypt_key: EncryptKey = None,
 ) -> None:
-    """Check that an audit or a dossier is as it was written: checksums, records and files.
+    """Check that an audit or a dossier was not altered or damaged: checksums, records and files.
 
     Exit codes: 0 whole, 1 something is missing or was altered, 2 no audit.
     """
@@ -322,10 +322,10 @@ def purge(
 def list_(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
     name: Annotated[
-        str | None, typer.Argument(help="One of them: its options, what it needs, its paper.")
+        str | None, typer.Argument(help="Show one of them: its options, what it needs, its paper.")
     ] = None,
 ) -> None:
-    """List the names that a spec can use, or everything about one of them."""
+    """List the names that a spec can use, or show the options of one of them."""
     from seepage.cli.list_command import describe_part, list_parts
 
     if name is None:
@@ -338,10 +338,10 @@ def list_(
 def new(
     out: Annotated[Path, typer.Argument(help="The spec to write.")] = Path("audit.toml"),
     data: Annotated[
-        str | None, typer.Option(help="Whose data is attacked; see `seepage list data`.")
+        str | None, typer.Option(help="Data set to attack; see `seepage list data`.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="What is trained: a model name, or package.module:factory.")
+        str | None, typer.Option(help="Model to train: a model name, or package.module:factory.")
     ] = None,
     people: Annotated[int, typer.Option(min=1, help="How many people to attack.")] = 4,
     batch_size: Annotated[
@@ -353,7 +353,7 @@ def new(
     ] = None,
     defense: Annotated[
         list[str] | None,
-        typer.Option(help="Beside no defense, in the same form, links joined by +; repeatable."),
+        typer.Option(help="A defense beside none, same form, links joined by +; repeatable."),
     ] = None,
     local_steps: Annotated[
         int | None, typer.Option(min=1, help="Local steps that each client takes (FedAvg).")

@@ -1,4 +1,4 @@
-"""`seepage sweep`: one knob at several values, leakage beside accuracy."""
+"""`seepage sweep`: one setting at several values, leakage beside accuracy."""
 
 from __future__ import annotations
 

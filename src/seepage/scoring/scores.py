@@ -310,7 +310,7 @@ def baseline_scores(
     low: float = 0.0,
     domain: Domain | None = None,
 ) -> dict[str, Scores]:
-    """Scores of both trivial guesses, paired and scored exactly as an attack's.
+    """Scores of the guesses that need no update, paired and scored exactly as an attack's.
 
     Args:
         batch: The truth.
@@ -320,8 +320,7 @@ def baseline_scores(
         rng: Randomness of the draw.
         peak: Width of the range of values, 1 for images in [0, 1].
         low: Lowest value of the range.
-        domain: What an input is, if known: the mean is then made a valid one, of categories the
-            most frequent.
+        domain: If known, the mean is made a valid input, with the most frequent categories.
 
     Returns:
         Scores under "mean", which of tokens is the most frequent at each place, and "draw"; with

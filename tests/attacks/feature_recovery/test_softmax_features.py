@@ -114,6 +114,11 @@ def test_noise_is_said_to_hide_them(task):
     blurred = softmax_features().recover(little, rng=sp.rng(1))
     assert 1e-6 < blurred.residual < 1e-2
     assert blurred.told_apart
+    # One example alone cannot be mistaken for another.
+    with pytest.warns(NotToldApartWarning, match="^no exact match: the features found leave"):
+        softmax_features(starts=3).recover(
+            observe(task, pictures([1]), sp.AddGaussian(0.1)), rng=sp.rng(1)
+        )
 
 
 def test_what_cannot_be_told_apart_is_refused(task):

@@ -153,10 +153,11 @@ class SoftmaxFeatures:
         dtype = next(iter(observation.task.parameters.values())).dtype
         layer = head.layer
         if left > _LEFT:
+            several = f"not all of {len(labels)} examples were told apart"
             warnings.warn(
-                f"not all of {len(labels)} examples were told apart: their features leave "
-                f"{left:.2g} of the gradient of {layer!r} unexplained; more starts may find the "
-                "others, unless noise or local steps hide them",
+                f"{several if len(labels) > 1 else 'no exact match'}: the features found leave "
+                f"{left:.2g} of the gradient of {layer!r} unexplained; more starts may find more, "
+                "unless noise or local steps hide it",
                 NotToldApartWarning,
                 stacklevel=2,
             )

@@ -1,4 +1,4 @@
-"""One knob, several values: what leaks beside what it costs, as a page and as a table."""
+"""One setting, several values: what leaks beside what it costs, as a page and as a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from seepage.report.words import decibels
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """What one value of the knob does.
+    """What one value of the setting does.
 
     Args:
         value: The value.
