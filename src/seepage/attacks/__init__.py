@@ -1,4 +1,4 @@
-"""Observation to reconstruction. Nothing here can import scoring, or see the truth."""
+"""Attacks: from an observation to a reconstruction, without the truth or its scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grid, the record and where records are kept; the executor is passed in."""
+"""Audits: run attacks on all combinations of a spec, and keep a record of each case."""
 
 import warnings
 from typing import Any

@@ -1,4 +1,4 @@
-"""Bounds from theory: how close no attack can come, and how close some attack comes."""
+"""Bounds from theory: what no attack can do better, and what some attack can do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Updates as they cross the wire, kept in a file and attacked later, by somebody else."""
+"""Captures: updates as the server receives them, kept in a file and attacked later."""
 
 from seepage.capture.capture import Capture, Form
 from seepage.capture.capture_file import dump, load, parse, save

@@ -1,4 +1,4 @@
-"""The command line: `seepage audit`, `report`, `inspect`, `vet` and `list`."""
+"""The command line: `seepage audit`, `report` and the other commands of `seepage --help`."""
 
 from seepage.cli.app import app, main
 

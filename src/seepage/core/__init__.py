@@ -1,4 +1,4 @@
-"""Nouns and protocols: what flows through the program, and the seams it flows past."""
+"""The types that all parts share, and the protocols that attacks, defenses and metrics follow."""
 
 from seepage.core.batch import Batch
 from seepage.core.loss import cross_entropy

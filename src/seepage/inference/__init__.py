@@ -1,4 +1,4 @@
-"""What an update tells of people without a reconstruction: membership, attributes, epsilon."""
+"""Tests that need no reconstruction: membership, attributes, and a promised epsilon."""
 
 from seepage.inference.attributes import AttributeComparison, AttributeGuess, attributes
 from seepage.inference.detection import Detection

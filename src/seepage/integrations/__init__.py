@@ -1,1 +1,1 @@
-"""Other people's frameworks; optional, and imported by nobody below."""
+"""Integrations with other frameworks; all are optional."""

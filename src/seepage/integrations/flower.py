@@ -1,4 +1,4 @@
-"""Flower: record what crosses the wire, and put any defense on it.
+"""Flower: record the updates that clients send, and protect them with any defense.
 
 app = ClientApp(mods=[capture_mod(recorder), as_mod(sp.Prune(0.9))])   # at the client
 strategy = recorded(FedAvg(), recorder)                                # at the server

@@ -1,1 +1,1 @@
-"""Mathematics that knows no network."""
+"""Mathematics that does not depend on networks."""

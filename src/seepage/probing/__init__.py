@@ -1,1 +1,1 @@
-"""Looking inside a network: what runs, what reads the input, what ends it."""
+"""Look inside a network: its layers in running order, which reads the input, which is last."""

@@ -1,4 +1,4 @@
-"""The attack that chooses itself: closed forms first, then what rehearsals recommend."""
+"""`auto`, which chooses an attack: closed forms first, then the best search in rehearsals."""
 
 from seepage.rehearsal.auto_attack import ALL_ATTACKS, Auto, auto
 from seepage.rehearsal.effort_plan import EFFORTS, Effort

@@ -1,4 +1,4 @@
-"""Pairing with the truth and metrics: one number per person, never reduced."""
+"""Scoring: pair guesses with the truth, and compute metrics with one number per person."""
 
 from seepage.scoring.accuracy import FeatureAccuracy, LabelAccuracy, TokenAccuracy, count_error
 from seepage.scoring.entrywise import L1, MSE, PSNR, RMSE, ExactMatch

@@ -1,4 +1,4 @@
-"""Optimisation attacks: terms, optimisers, schedules, and the engine that brings them together."""
+"""Gradient matching: terms, optimisers, schedules, and the engine that runs them."""
 
 from seepage.numerics.schedules import Constant, CosineDecay, StepDecay, WarmUp
 from seepage.search.engine import Engine

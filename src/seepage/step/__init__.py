@@ -1,4 +1,4 @@
-"""One step of anybody's training loop: what it would give away, in two lines."""
+"""Audit one step of your own training loop, in two lines."""
 
 from seepage.step.audit_step import audit_step
 from seepage.step.step_result import StepAudit

@@ -100,15 +100,15 @@ def audit_step(
 ) -> StepAudit:
     """Measure what one training step would give away, and leave everything as it was.
 
-    The step is computed again on a copy of the network; neither the network, its gradients and
-    mode, nor the optimizer, the batch or any random state is changed. With a model and an optimizer
-    that Opacus's `make_private` returned, it is Opacus that computes it.
+    The step is computed again on a copy. Your network, its gradients and mode, the optimizer, the
+    batch and every random state stay as they are. If `make_private` of Opacus returned the model
+    and the optimizer, Opacus computes the step.
 
-    What is audited is the gradient of your loop, bit for bit: it is computed as the loop does, in
-    the precision of the parameters, under the autocast around the call and through hooks. Hooks run
-    on the copy. What torch.compile or data-parallel training wraps around the network is taken off
-    first. Give `gradients` if the loop does more, such as scaling the loss or accumulating. Where
-    the audited gradient is another than that of the loop, the result says so before anything else.
+    The audited gradient is that of your loop, bit for bit: in the precision of the parameters,
+    under the autocast around the call and through hooks, which run on the copy. Wrappers of
+    torch.compile and of data-parallel training are removed first. Give `gradients` if the loop does
+    more, such as scaling the loss or accumulating. If the audited gradient differs from that of the
+    loop, the result says so before anything else.
 
     Args:
         model: Any network; what it returns may hold the logits under that name.
@@ -116,37 +116,37 @@ def audit_step(
             loss that the network returns itself, as models of transformers do.
         batch: Inputs as the network reads them, and labels: classes, probabilities, or numbers of
             any shape; a tuple, or a mapping as tokenizers and data loaders give it. A third tensor,
-            such as weights or a mask, goes to the loss as well. Of inputs alone, as autoencoders
-            have them, the loss is `loss(outputs, inputs)`. Whole numbers `(B, L)` are tokens; with
+            such as weights or a mask, goes to the loss as well. With inputs alone, as for an
+            autoencoder, the loss is `loss(outputs, inputs)`. Integers `(B, L)` are tokens; with
             an `attention_mask`, texts may have several lengths.
-        optimizer: If given, what is shared is how far it moves, of the parameters it holds; else
-            the gradient of all. One of Opacus's clips and adds its noise as it does in training.
-        domain: What inputs are, where they are in natural units; its normalisation is then
+        optimizer: If given, the client shares how far it moves its parameters; otherwise the
+            gradient of all. An optimizer of Opacus clips and adds noise as it does in training.
+        domain: Either a domain, if the inputs are in natural units: its normalisation is then
             applied before the network. Or the lowest and highest value of inputs as the network
             reads them. If not given, the range of `others` is assumed, or a wide one.
-        defense: What is done to the update before it is shared.
+        defense: What the client does to the update before it is shared.
         threat: What the adversary knows; the number of people and the defense by default. Labels
-            are inferred, and targets that are numbers are read or searched for.
-        others: Inputs of people who are not in the batch. They tell the range of inputs if no
-            domain is given, the people of the batch are looked for among them, and some of them
-            serve as a control. Without them nobody can be said not to be identified. With labels,
-            as `PublicData(inputs, labels)`, a person is looked for among those of the same label,
-            whom the label alone does not tell apart.
-        privacy_engine: That made the model private, so that the result tells what was spent.
-        delta: Of the epsilon that is told where the model is private.
+            are inferred, and targets that are numbers are computed or searched for.
+        others: Inputs of people who are not in the batch. The people of the batch are looked for
+            among them, some of them serve as a control, and they give the range of inputs if there
+            is no domain. Without them, the result never says that somebody is not identified. With
+            labels, as `PublicData(inputs, labels)`, a person is looked for among those of the same
+            label.
+        privacy_engine: The engine that made the model private; the result then states epsilon.
+        delta: Delta for this epsilon.
         attacks: What to run, as attacks or by name; by default `auto`, which computes what can be
             computed and chooses the strongest search for the rest.
-        public: What `auto` rehearses on; by default `others` who cannot be the control, and
-            without any, made-up inputs.
-        gradients: Of your own loop, by name of the parameter, such as
-            `{n: p.grad for n, p in model.named_parameters()}` after `backward()`; `defense` comes
-            on top. If not given, they are computed again.
-        effort: Of `auto`: "quick", "standard" or "thorough".
-        seconds: About how long it may take at most; closed forms come on top. Where time leaves no
-            room for all steps, or for a control of three people, nobody is said to be safe.
-        steps: All steps of `auto`, instead of those of the effort; or the steps of each search that
-            is asked for by name.
-        seed: Of all randomness.
+        public: What `auto` rehearses on; by default `others` who are not needed as a control, or
+            made-up inputs.
+        gradients: The gradients of your own loop, by name of the parameter, such as
+            `{n: p.grad for n, p in model.named_parameters()}` after `backward()`; `defense` is
+            applied to them. If not given, they are computed again.
+        effort: How hard `auto` tries: "quick", "standard" or "thorough".
+        seconds: About how long it may take at most, besides closed forms. If time is too short for
+            all steps, or for a control of three people, nobody is said to be safe.
+        steps: Number of all steps of `auto`, instead of that of the effort; or the steps of each
+            search that `attacks` names.
+        seed: Seed of all randomness.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 4))

@@ -1,4 +1,4 @@
-"""Chosen steps of a training, audited or recorded while it goes on.
+"""Audit or record chosen steps of a training while it runs.
 
 Both classes are called with a step of any loop; `seepage.integrations` calls them from Lightning,
 Hugging Face's trainer and accelerate.

@@ -1,4 +1,4 @@
-"""Client to observation: the only door to the adversary."""
+"""Threats: what the adversary knows, and the observation that they get of a client."""
 
 from seepage.threats.threat import Simulation, Threat
 

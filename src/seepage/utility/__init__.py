@@ -1,4 +1,4 @@
-"""Utility: how good a network becomes when it is trained under a defense."""
+"""Utility: how good a network becomes when it is trained with a defense."""
 
 from seepage.defenses.clip import noise_multiplier
 from seepage.numerics.schedules import Constant, Drops, OneCycle, Schedule
