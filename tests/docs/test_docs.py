@@ -20,7 +20,7 @@ from seepage.clients import LOCALS
 from seepage.core.construct import Component
 from seepage.defenses import DEFENSES
 from seepage.rehearsal import ALL_ATTACKS
-from seepage.report.words import decibels
+from seepage.report.words import decibels, defense_words
 from seepage.scoring import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -247,6 +247,20 @@ def test_every_command_a_document_names_is_in_the_help(document):
     ]
     commands = {line.split()[1] for line in code}
     assert all(re.search(rf"{command}\b", shown) for command in commands)
+
+
+@pytest.mark.parametrize("page", ["read_the_report", "choose_a_defense"])
+def test_the_file_of_utilities_names_defenses_as_the_report_does(page):
+    (shown,) = re.findall(r'\{"[^{}]+": 0\.\d+\}', text(f"docs/how-to/{page}.md"))
+    prune = Component("Prune", {"ratio": 0.9})
+    assert list(json.loads(shown)) == [defense_words(()), defense_words((prune,))]
+
+
+def test_the_table_of_the_terminal_is_explained_column_by_column():
+    explained = section("docs/how-to/read_the_report.md", "The table on the terminal")
+    shown = {"attack", "defense", "found", "worst-off", "no update", "median", "exact", "seconds"}
+    cells = re.findall(r"^\| ([^|]+) \|", explained, re.MULTILINE)
+    assert shown <= {name for cell in cells for name in cell.split(", ")}
 
 
 def test_the_architecture_shows_every_package_and_no_other():
