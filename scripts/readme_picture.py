@@ -1,9 +1,10 @@
-"""Make docs/pictures/recovered.png: private photos beside what an attack recovers of them.
+"""Make docs/pictures/recovered.png: the quickstart's photos beside what its attack recovers.
 
-    python scripts/readme_picture.py [OUT]
+    seepage audit --out demo
+    python scripts/readme_picture.py demo [OUT]
 
-Photos, network and attack are those of the quickstart. Each photo is sent as one client's gradient,
-without a defense and with two, and attacked by an adversary who knows the label.
+Photos, guesses and PSNR are those that the audit of the quickstart keeps. Each photo was sent as
+one client's gradient, without a defense and with two.
 """
 
 from __future__ import annotations
@@ -14,31 +15,32 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-import seepage as sp
-from seepage.core import Defense
-from seepage.rehearsal import auto
+from seepage.audit import AuditResult, Record, load_audit
 
-PEOPLE, SIDE, GAP, MARGIN = 4, 96, 6, 200
-DEFENSES: dict[str, Defense] = {
-    "no defense": sp.chain(),
-    "pruned to 10 %": sp.chain(sp.Prune(0.9)),
-    "DP-SGD, C = 1, std 0.01": sp.chain(sp.ClipEach(1.0), sp.Mean(), sp.AddGaussian(0.01)),
+SIDE, GAP, MARGIN = 96, 6, 200
+DEFENSES = {
+    "no defense": [],
+    "pruned to 10 %": ["Prune"],
+    "DP-SGD, C = 1, std 0.01": ["ClipEach", "Mean", "AddGaussian"],
 }
+Cell = tuple[Tensor, str]
 
 
-def recover_photo(batch: sp.Batch, defense: Defense) -> tuple[Tensor, float]:
-    """Attack one photo's gradient; returns the guess and its PSNR."""
-    task = sp.zoo.cnn(variant="cnn3-v3")
-    client = sp.Client(sp.Gradient(), defense)
-    seen = sp.Threat(knows_labels=True).observe(client, task, batch, rng=sp.rng(0))
-    guess = auto(effort="quick", budget=1_500)(seen, rng=sp.rng(1))
-    return guess.inputs[0], float(sp.score(guess, batch)["psnr"])
+def find_cells(audit: AuditResult, records: list[Record]) -> list[Cell]:
+    """What came back of each photo, with its PSNR."""
+    cells = []
+    for record in records:
+        guess, psnr = audit.guess(record), record.scores["psnr"][0]
+        if guess is None or psnr is None:
+            raise SystemExit(f"expected a guess and its PSNR, found none for {record.people}")
+        cells.append((guess[0], f"{psnr:.0f} dB"))
+    return cells
 
 
-def draw_rows(rows: dict[str, list[tuple[Tensor, str]]]) -> Image.Image:
+def draw_rows(rows: dict[str, list[Cell]]) -> Image.Image:
     """Draw one row of pictures per entry, with the row's name on the left."""
-    height = SIDE + 26
-    picture = Image.new("RGB", (MARGIN + PEOPLE * (SIDE + GAP), len(rows) * height), "white")
+    height, people = SIDE + 26, max(map(len, rows.values()))
+    picture = Image.new("RGB", (MARGIN + people * (SIDE + GAP), len(rows) * height), "white")
     pen, font = ImageDraw.Draw(picture), ImageFont.load_default(size=15)
     for number, (name, cells) in enumerate(rows.items()):
         top = number * height + 3
@@ -53,16 +55,24 @@ def draw_rows(rows: dict[str, list[tuple[Tensor, str]]]) -> Image.Image:
 
 
 def main() -> None:
-    """Attack, draw and save."""
-    out = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/pictures/recovered.png")
-    photos = sp.data.load("photos")
-    people = [photos.batch(1, start=number) for number in range(PEOPLE)]
-    rows = {"the private photos": [(batch.inputs[0], "") for batch in people]}
-    for name, defense in DEFENSES.items():
-        found = [recover_photo(batch, defense) for batch in people]
-        rows[name] = [(pixels, f"{psnr:.0f} dB") for pixels, psnr in found]
-        print(name, [f"{psnr:.1f}" for _, psnr in found])
+    """Read the audit, draw and save."""
+    if len(sys.argv) < 2:
+        raise SystemExit(
+            "expected the folder of the quickstart's audit; see --out of seepage audit"
+        )
+    audit = load_audit(sys.argv[1])
+    out = Path(sys.argv[2] if len(sys.argv) > 2 else "docs/pictures/recovered.png")
+    photos = [r for r in audit.records if r.data.startswith("photos") and r.scores]
+    found = {
+        name: [r for r in photos if [part.name for part in r.defense] == parts]
+        for name, parts in DEFENSES.items()
+    }
+    first = found["no defense"]
+    truths = [truth for record in first if (truth := audit.truth(record)) is not None]
+    rows = {"the private photos": [(truth[0], "") for truth in truths]}
+    rows |= {name: find_cells(audit, records) for name, records in found.items()}
     draw_rows(rows).quantize(192).save(out, optimize=True)
+    print({name: [words for _, words in cells] for name, cells in rows.items()})
 
 
 if __name__ == "__main__":
