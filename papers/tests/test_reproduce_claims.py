@@ -95,10 +95,17 @@ GRID = {
         (Rising(along=["x", "y"], axis="columns", at=["a", "b"]), True),
         (Close(along=["b"], to="a", within=3.0), True),
         (Close(along=["b", "c"], to="a", within=3.0), False),
+        (Close(along=["b", "c"], to="a", within=3.0, at_least=True), True),
+        (Close(along=["a"], to="c", within=3.0, at_least=True), False),
         (Extreme(labels=["c"], most=True), True),
         (Extreme(labels=["b"], most=True), False),
         (Extreme(labels=["b"], most=True, among=["a"]), True),
         (Extreme(labels=["a", "b"], most=False), True),
+        (Extreme(labels=["c"], most=True, by=5.0), True),
+        (Extreme(labels=["c"], most=True, by=7.0), False),
+        (Extreme(labels=["x"], most=True, axis="columns"), False),
+        (Extreme(labels=["x"], most=True, axis="columns", strongest=True), True),
+        (Extreme(labels=["x"], most=True, axis="columns", strongest=True, by=11.0), False),
         (Between(low=10.0, high=30.0), True),
         (Between(high=25.0), False),
         (Between(high=25.0, along=["a", "b"]), True),
@@ -163,6 +170,7 @@ def test_of_a_run_that_lacks_cells_only_a_contradiction_can_be_told():
     assert verdict(Rising(along=["a", "b", "c"]), found).word == "not run"
     assert verdict(Rising(along=["b", "a", "c"]), found).word == "does not hold"
     assert verdict(Extreme(labels=["b"], most=True), found).word == "not run"
+    assert verdict(Extreme(labels=["b"], most=True, strongest=True), found).word == "not run"
 
 
 def test_runs_recorded_without_people_are_judged_by_the_intervals_of_their_means():
@@ -243,6 +251,40 @@ def test_every_claim_has_a_premise_unless_it_says_itself_that_something_came_bac
     free = [claim for claim in claims() if not claim.provided]
     assert all(isinstance(claim.test, Between | Printed) for claim in free)
     assert all(not claim.limit for claim in free)
+
+
+def test_what_does_not_protect_may_leak_more():
+    words = ("not protect", "not hide", "hardly protects", "costs the attack at most", "benefit")
+    told = [c for c in claims() if any(w in c.says for w in words) and isinstance(c.test, Close)]
+    assert len(told) == 8
+    assert all(claim.test.at_least for claim in told)
+
+
+def test_a_premise_is_met_by_an_attack_that_the_claim_is_about():
+    """What our stronger attack brings back says nothing of the paper's own."""
+    for claim in claims():
+        run = results_page.recorded(claim.table).get("small")
+        if run is None or any(premise.table for premise in claim.provided):
+            continue
+        table = load_table(claim.table)
+        known = {**table.at("small"), **run["values"]}
+        every = [*table.rows, *table.columns]
+        ours = {str(filled(one.label, known)) for one in every if one.ours}
+        for premise in claim.provided:
+            stray = compared_labels(premise, run) - compared_labels(claim, run)
+            assert not stray & ours, (claim.says, premise.says)
+
+
+def compared_labels(one, run):
+    """Labels of the rows and columns that a claim or a premise compares in a run."""
+    kind = (one.measure, one.statistic)
+    numbers = Numbers.of(run, *kind, usual=getattr(one, "usual", False))
+
+    def others(name):
+        return Numbers.of(results_page.recorded(name)["small"], *kind)
+
+    terms = [term for comparison in one.test(numbers, others) for term in comparison.terms]
+    return {term.line[axis] for term in terms if term.line for axis in ("row", "column")}
 
 
 def test_a_limit_that_an_attack_passes_is_beaten():

@@ -91,7 +91,8 @@ def test_the_pages_show_a_run_with_verdict_shortfall_cause_and_pictures(tmp_path
     first, paper = made["results"], made["002"]
     assert f"Of {len(claims())} claims, 0 hold, 0 do not hold," in first
     beaten = (
-        r"\| beaten \| \[With fewer it does not\.\]\(results/002\.md#002-table6f\) \| 0\.\d+ \|"
+        r"\| beaten \| \[With fewer than 12 filters an image does not come back\.\]"
+        r"\(results/002\.md#002-table6f\) \| 0\.\d+ \|"
     )
     told = re.search(
         beaten + r" 135 \| -29\.8 \| small \| \[(\d+)\]\(results/002\.md#causes\)", first

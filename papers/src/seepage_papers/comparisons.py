@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Protocol
 
-from seepage_papers.evidence import Comparison
+from seepage_papers.evidence import Comparison, Term
 from seepage_papers.numbers import Numbers, cell_words, other_axis
 
 Others = Callable[[str], Numbers]
@@ -75,6 +75,7 @@ class Close:
         within: The largest difference.
         axis: Which, "rows" or "columns".
         at: Labels of the other; all if none.
+        at_least: Only leaking less is a difference: a defense that does not protect may do worse.
     """
 
     along: Sequence[str]
@@ -82,10 +83,13 @@ class Close:
     within: float
     axis: str = "rows"
     at: Sequence[str] = ()
+    at_least: bool = False
 
     def __call__(self, numbers: Numbers, others: Others) -> list[Comparison]:
-        """Each label against the one, from both sides."""
-        steps = [pair for label in self.along for pair in ((label, self.to), (self.to, label))]
+        """Each label against the one, from both sides or from below."""
+        steps = [(self.to, label) for label in self.along]
+        if not self.at_least:
+            steps += [(label, self.to) for label in self.along]
         tests = [Rising(along=s, axis=self.axis, at=self.at, by=-self.within) for s in steps]
         return [comparison for test in tests for comparison in test(numbers, others)]
 
@@ -100,6 +104,8 @@ class Extreme:
         axis: Which, "rows" or "columns".
         among: The labels to compare with; all if none.
         at: Labels of the other axis; all if none.
+        strongest: Compare only that of `at` where most leaks, which may differ between labels.
+        by: The least difference.
     """
 
     labels: Sequence[str]
@@ -107,14 +113,34 @@ class Extreme:
     axis: str = "rows"
     among: Sequence[str] = ()
     at: Sequence[str] = ()
+    strongest: bool = False
+    by: float = 0.0
 
     def __call__(self, numbers: Numbers, others: Others) -> list[Comparison]:
         """Each of them against each of the rest."""
         chosen = numbers.labels(self.axis, self.labels)
         rest = [x for x in numbers.labels(self.axis, self.among) if x not in chosen]
         pairs = [(b, a) if self.most else (a, b) for a, b in product(chosen, rest)]
-        tests = [Rising(along=pair, axis=self.axis, at=self.at) for pair in pairs]
+        if self.strongest:
+            return [self._compare_strongest(numbers, *pair) for pair in pairs]
+        tests = [Rising(along=p, axis=self.axis, at=self.at, by=self.by) for p in pairs]
         return [comparison for test in tests for comparison in test(numbers, others)]
+
+    def _compare_strongest(self, numbers: Numbers, low: str, high: str) -> Comparison:
+        """Two labels, each where most leaks of it; a cell without a number counts as most."""
+
+        def leaks(cell: tuple[str, Term]) -> float:
+            value = cell[1].value
+            return math.inf if math.isnan(value) else numbers.sign * value
+
+        words, terms = [], []
+        for sign, label in ((-numbers.sign, low), (numbers.sign, high)):
+            places = numbers.labels(other_axis(self.axis), self.at)
+            cells = [(place, numbers.term(sign, self.axis, label, place)) for place in places]
+            place, term = max(cells, key=leaks)
+            words.append(f"{cell_words(label, place)} {{}}")
+            terms.append(term)
+        return Comparison(terms, -self.by, ", ".join(words))
 
 
 @dataclass(frozen=True, kw_only=True)
