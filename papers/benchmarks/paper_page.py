@@ -10,27 +10,20 @@ from benchmarks.provenance import RESULTS
 from seepage.report import markdown_words
 from seepage_papers.judge import FAILS, NO_PREMISE, NOT_RUN, Claim, Verdict
 from seepage_papers.measures import MEASURES
-from seepage_papers.reproduction import different
+from seepage_papers.reproduction import different, reasons
 from seepage_papers.shortfall import UNKNOWN, shortfalls
-from seepage_papers.table import PaperTable
+from seepage_papers.table import PAPERS, PaperTable
 
 Result = dict[str, Any]
 RECORD = re.compile(r"\b([\w+-]+\.json)")
 # Columns that a table may have before it is turned, and cells that a note names.
 FEW = 6
-# By the number that names of tables begin with.
-PAPERS = {
-    "000": "Huang et al., 2021: Evaluating Gradient Inversion Attacks and Defenses",
-    "001": "Liu et al., 2024: Data Reconstruction Attacks and Defenses",
-    "002": "Qian and Hansen, 2020: What Can We Learn from Gradients?",
-    "003": "Geiping et al., 2020: Inverting Gradients",
-    "004": "Chen and Campbell, 2022: Training-Data Leakage from Gradients",
-}
-OPENING = """[All papers](../results.md). A cell is *ours ± half of its 95 % interval over people /
-the paper's number*, in the paper's own convention; *usual* is the same result in the convention of
-the field. A number in brackets is the [cause](#causes) why less came back than printed. Pictures
-are of the first eight people of each cell, with the PSNR of images in [0, 1] below them. Runs at
-`smoke` show that a table can be made and are not shown.
+OPENING = """[All papers](../results.md). A cell reads *our mean ± half of its 95 % interval over
+people / the paper's number*, in the paper's own convention, and *usual* is the same result in the
+convention of the field. Where less came back than the paper prints, a number in brackets leads to
+the [cause](#causes). Pictures show the first eight people of each cell, with the PSNR of images in
+[0, 1] below them. Scale `paper` has the paper's settings as far as it prints them, and counts of
+people that we chose. Runs at `smoke` only test that a table can be made, and are left out.
 """
 
 
@@ -103,7 +96,7 @@ def _claim_row(claim: Claim, verdict: Verdict, causes: Causes) -> list[str]:
 
 def _section(table: PaperTable, runs: Mapping[str, Result], causes: Causes) -> Iterator[str]:
     yield f"{markdown_words(table.title)} ({table.place}). {markdown_words(table.claim)}"
-    for why in dict.fromkeys(block.why for block in table.published if block.why):
+    for why in reasons(table):
         yield ""
         yield markdown_words(why)
     for scale, run in runs.items():
@@ -165,7 +158,8 @@ def _cell(line: Mapping[str, Any], cause: str) -> str:
     """Ours, the interval, the paper's number, the usual convention and the cause."""
     digits = MEASURES[line["measure"]].digits
     if line["seepage"] is None:
-        told = "nothing"
+        # A network that has no such layer, or an attack that brought nothing back.
+        told = "-" if line["measure"] == "rank" else "nothing"
     else:
         # Reports write what JSON has no number for, an exact PSNR, as a word.
         told = f"{float(line['seepage']):.{digits}f}"

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.paper_page import (
-    PAPERS,
     RECORD,
     Causes,
     Result,
@@ -42,7 +41,7 @@ from seepage_papers.shortfall import (
     is_reached,
     shortfalls,
 )
-from seepage_papers.table import SCALES, PaperTable
+from seepage_papers.table import PAPERS, SCALES, PaperTable
 
 PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 PICTURES = PAGE.with_suffix("")
@@ -62,16 +61,22 @@ TOLD = {
 
 OPENING = """# Results
 
-What five papers say, judged by their tables and figures made again. *Holds*: every comparison that
-the claim makes does, at 95 % confidence over people, of whom a batch is one draw. *Does not hold*:
-one is contradicted, allowing for how many there are. *Within noise*: neither. *Beaten*: the claim
-says what an attack cannot do, and a stronger one can. *Premise fails*: mostly nothing came back at
-all, so it says nothing.
+We made the tables and figures of five papers again, and judged by them what the papers say. Each
+claim is a list of comparisons between numbers, and gets one of these verdicts:
 
-*Ours* and *paper* are the numbers of the comparison that decides; *margin* is by how much it turns
-out as claimed, with its 95 % interval, which one batch does not have, nor a median of fewer than
-six. A claim leads to the page of its paper, which names the cells, the people and the runs; *why*
-leads to the causes there.
+- *holds*: every comparison turns out as claimed, at 95 % confidence over people; the people of one
+  batch count as one draw;
+- *does not hold*: at least one comparison is contradicted, at a confidence that allows for how many
+  there are;
+- *within noise*: the people are too few to tell;
+- *beaten*: the claim says what an attack cannot do, and an attack here can;
+- *premise fails*: something that the claim takes for granted is not so here, mostly that anything
+  came back at all, so that its comparisons would mean nothing.
+
+*Ours* and *paper* are the numbers of the comparison that decides. *Margin* says by how much it
+turns out as claimed, with a 95 % interval. A single batch or a single training has no interval, nor
+has a median of fewer than six. Each claim links to the page of its paper, which names the cells,
+the people and the runs; *why* links to the causes there.
 """
 # What the papers had and this project has not, and what it would change.
 MISSING = (

@@ -18,6 +18,7 @@ from seepage.report.contact_sheet import GAP, LEFT, LINE, MARGIN
 from seepage_papers import pictures, reading
 from seepage_papers.pictures import TILE
 from seepage_papers.reading import names
+from seepage_papers.table import PAPERS
 
 TINY = """
 title = "Inputs in closed form"
@@ -100,6 +101,7 @@ def test_the_list_names_everything_with_its_cost():
     listed = " ".join(reproduce("--list").output.split())
     assert all(name in listed for name in names())
     assert "160 cases, 20M steps" in listed, "003-table1 in full"
+    assert all(listed.count(told[:20]) == 1 for told in PAPERS.values())
 
 
 def test_the_rank_metric_is_the_papers_to_the_last_digit(place):
@@ -110,6 +112,7 @@ def test_the_rank_metric_is_the_papers_to_the_last_digit(place):
     assert len(printed) == 8 + 6 + 2 + 8
     assert all(line["difference"] == 0 for line in printed)
     assert "no number here says anything" not in result.output
+    assert result.output.count("This holds") == 2, "counts are the paper's at every scale"
     rehearsed = reproduce("004-table1", "--dry-run")
     assert rehearsed.output == "004-table1 (smoke): a count; it needs no audit\n"
 

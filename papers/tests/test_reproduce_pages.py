@@ -183,8 +183,12 @@ def test_every_record_that_a_cause_names_is_there():
 def test_what_differs_from_the_papers_scale_is_told():
     table = load_table("000-fig4")
     apart = different(table, table.at("small"))
-    several = "people 8 where the paper has 16, steps 2000 where the paper has 10000"
-    assert apart == [f"Different: {several}."]
+    several = "8 people instead of 16, 2000 steps instead of 10000"
+    assert apart == [f"Different from scale paper: {several}."]
+    parts = table.only(["0.0", "1e-3"], "small")
+    assert different(parts, parts.at("small")) == [
+        f"Different from scale paper: {several}, 2 of 7 rows."
+    ]
     assert different(table, table.at("paper")) == []
 
 

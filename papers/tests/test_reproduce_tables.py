@@ -1,6 +1,7 @@
 """Every table and figure there is: what it names exists, at every scale, before anything runs."""
 
 import inspect
+import json
 import re
 from itertools import product
 from pathlib import Path
@@ -19,6 +20,7 @@ from seepage_papers.prepare import without_preparation
 from seepage_papers.reading import load_table, names
 from seepage_papers.run import build, source
 from seepage_papers.sources import SOURCES
+from seepage_papers.substitute import NAME
 from seepage_papers.table import SCALES
 from seepage_papers.trained import Schooling
 
@@ -135,6 +137,28 @@ def test_numbers_that_do_not_fit_the_table_are_refused(small_table):
 def test_the_pages_of_results_are_what_the_records_make():
     for path, text in results_page.pages().items():
         assert path.read_text(encoding="utf-8") == text
+
+
+def test_a_record_that_is_older_than_its_table_says_how_it_was_made():
+    """It lacks a value that its cells have today, as the step size of a search."""
+    for name, scale in EVERY:
+        run = results_page.recorded(name).get(scale)
+        if run is None or scale == "smoke":
+            continue
+        table = load_table(name)
+        made = [
+            every[i]
+            for kind, every in (("rows", table.rows), ("columns", table.columns))
+            for i in run["values"].get(kind, range(len(every)))
+        ]
+        told = json.dumps([table.scenario, *(part for e in made for part in (e.set, e.change))])
+        named = set(NAME.findall(told)) - {"start", *(key for e in made for key in e.set)}
+        assert named <= run["values"].keys() or "note" in run, (name, scale)
+
+
+def test_a_label_where_there_is_none_to_choose_is_one_sentence():
+    with pytest.raises(InvalidValue, match="003-table1 has only one without a label, got 'nope'"):
+        load_table("003-table1").only([], "small", columns=["nope"])
 
 
 def test_a_value_of_a_scale_that_does_not_exist_is_refused():

@@ -40,7 +40,7 @@ def page(found: Reproduction) -> str:
     first = element(
         "header",
         {"class": "opening"},
-        element("p", {"class": "eyebrow"}, f"{paper.name}, {paper.place} of {paper.paper}"),
+        element("p", {"class": "eyebrow"}, f"{paper.name}, {paper.place} of {paper.citation}"),
         element("h1", None, paper.title),
         element("p", {"class": "detail"}, paper.claim),
     )

@@ -100,7 +100,7 @@ _LEGACY: Mapping[str, Measure] = {
     ),
 }
 _OTHER: Mapping[str, Measure] = {
-    "rank": Measure("rank metric", True, "", 0),
+    "rank": Measure("rank deficiency of a layer (rd), and the metric c(M) of all", True, "", 0),
     "feature_error": Measure("part of a feature outside the recovered span", False, "", 3),
     "accuracy": Measure("test accuracy in %", True, ""),
     "training_loss": Measure("final training loss", False, "", 3),

@@ -71,10 +71,14 @@ def list_tables(console: Console) -> None:
     )
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
+    last = ""
     for name in names():
         told = load_table(name)
+        if told.citation != last:
+            last = told.citation
+            table.add_row("", Text(last, style="bold"))
         costs = "; ".join(f"{scale}: {cost(told, scale)}" for scale in SCALES)
-        what = f"{told.title} ({told.place}, {told.paper})"
+        what = f"{told.title} ({told.place})"
         table.add_row(name, Text.assemble(what, "\n", (costs, "dim")))
     console.print(table)
 

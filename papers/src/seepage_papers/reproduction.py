@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from rich import box
@@ -24,12 +25,12 @@ from seepage_papers.judge import (
 from seepage_papers.lines import Line
 from seepage_papers.measures import measure
 from seepage_papers.substitute import Plain
-from seepage_papers.table import PaperTable
+from seepage_papers.table import PaperTable, Published
 
 ABOUT = {
     "smoke": "A few steps on tiny networks: it shows that everything runs, and no number here says "
     "anything about the paper.",
-    "small": "Smaller than the paper's, in what is listed as different; all else is the paper's.",
+    "small": "Smaller than the paper's in what is listed as different; all else is as printed.",
     "paper": "At the paper's scale, as far as the paper states it.",
 }
 COUNTED = "Nothing is trained or attacked: these are the paper's networks at every scale."
@@ -41,6 +42,37 @@ TOLD = {
     NO_PREMISE: "Its premise fails",
 }
 WORDS = ("cell", "measure", "why")
+# What values of a scale are called, where their names do not say it.
+CALLED = MappingProxyType(
+    {
+        "among": "images to choose from",
+        "b": "batch size",
+        "batch": "batch size",
+        "every": "steps between changes",
+        "examples": "images to learn from",
+        "hybrid": "steps of the hybrid by layer",
+        "its": "iterations",
+        "long": "steps on LeNet",
+        "many": "local steps",
+        "mixed": "people behind mixing",
+        "ours": "steps of ours",
+        "people_b": "people behind filters",
+        "one_cycle": "one cycle of the learning rate",
+        "prior": "channels of the prior network",
+        "rate": "step size",
+        "restarts": "starts",
+        "restarts_a": "starts on the ConvNet",
+        "restarts_b": "starts on the ResNet",
+        "schooled": "steps of training",
+        "slow": "step size on LeNet",
+        "steps_a": "steps on the ConvNet",
+        "steps_b": "steps on the ResNet",
+        "told": "steps of ours",
+        "w": "channels",
+        "wide": "channels of the wide network",
+        "width": "channels",
+    }
+)
 ALWAYS = ("cell", "paper", "Seepage", "difference", "why")
 
 
@@ -71,20 +103,23 @@ class Reproduction:
         return told
 
     @property
+    def _is_counted(self) -> bool:
+        """Whether its numbers are of networks alone, the same at every scale."""
+        return all(block.by == "rank_metric" for block in self.table.published)
+
+    @property
     def notes(self) -> list[str]:
         """What holds for the whole table: its scale, its conventions and why it may differ."""
-        reasons = dict.fromkeys(block.why for block in self.table.published if block.why)
         failed = [f"Failed: {reason}" for reason in self.failed]
-        by_count = all(block.by == "rank_metric" for block in self.table.published)
-        about = COUNTED if by_count else ABOUT[self.scale]
+        about = COUNTED if self._is_counted else ABOUT[self.scale]
         told = [f"{told}." for told in self.conventions]
         apart = different(self.table, self.table.at(self.scale)) if self.scale == "small" else []
-        return [about, *apart, *told, *reasons, *self.verdicts, *failed]
+        return [about, *apart, *told, *reasons(self.table), *self.verdicts, *failed]
 
     @property
     def verdicts(self) -> list[str]:
         """What became of the paper's claims; nothing where numbers say nothing about the paper."""
-        if self.scale == "smoke":
+        if self.scale == "smoke" and not self._is_counted:
             return []
         values = dict(self.table.at(self.scale))
         run = {"scale": self.scale, "values": values, "lines": [x.plain() for x in self.lines]}
@@ -116,7 +151,7 @@ class Reproduction:
     def markdown(self) -> str:
         """The table with its conventions, and why numbers differ."""
         table = self.table
-        notes = [f"{table.place} of {table.paper}. {table.claim}", *self.notes]
+        notes = [f"{table.place} of {table.citation}", table.claim, *self.notes]
         lines = [f"# {table.name}: {markdown_words(table.title)}", ""]
         for note in notes:
             lines += [markdown_words(note), ""]
@@ -151,24 +186,67 @@ class Reproduction:
         return [list(row) for row in zip(*(columns[title] for title in self.header), strict=True)]
 
     def _columns(self) -> dict[str, list[str]]:
-        rows = [_row(line) for line in self.lines]
+        # A network without such a layer has no number in either.
+        there = [x for x in self.lines if not self._is_counted or x.seepage is not None]
+        rows = [_row(line) for line in there]
         return {title: [row[title] for row in rows] for title in rows[0]}
 
 
 def different(table: PaperTable, here: Plain) -> list[str]:
-    """How a run differs from the paper's scale, in a sentence; nothing where it does not.
+    """How a run differs from scale `paper`, in a sentence; nothing where it does not.
 
     Args:
         table: What was made.
         here: The values of the run's scale; what a record lacks is newer than it.
     """
     there = table.at("paper")
+    kept = {"rows": len(table.rows), "columns": len(table.columns)}
     apart = [
-        f"{name} {value} where the paper has {there.get(name, 'all')}"
+        f"{len(value)} of {kept[name]} {name}"
+        if name in kept
+        else f"{_said(_called(name), value)} instead of {there.get(name, 'another')}"
         for name, value in here.items()
         if value != there.get(name)
     ]
-    return [f"Different: {', '.join(apart)}."] if apart else []
+    return [f"Different from scale paper: {', '.join(apart)}."] if apart else []
+
+
+def _said(name: str, value: object) -> str:
+    """A count before its name, anything else behind it.
+
+    Example:
+        >>> _said("people", 8), _said("step size", 0.001)
+        ('8 people', 'step size 0.001')
+    """
+    several = isinstance(value, int) and value > 1 and "size" not in name
+    return f"{value} {name}" if several else f"{name} {value}"
+
+
+def _called(name: str) -> str:
+    """What a value of a scale is, for people.
+
+    Example:
+        >>> _called("steps"), _called("w2"), _called("people16")
+        ('steps', 'channels', 'people in batches of 16')
+    """
+    stem = name.rstrip("0123456789")
+    if stem == "people" and stem != name:
+        return f"people in batches of {name.removeprefix(stem)}"
+    return CALLED.get(stem, stem)
+
+
+def reasons(table: PaperTable) -> list[str]:
+    """Why numbers may differ or are not printed, once each; after the first with its measures."""
+    of: dict[str, list[str]] = {}
+    for block in table.published:
+        if block.why:
+            of.setdefault(block.why, []).append(_words(block))
+    return [f"{', '.join(of[why])}: {why}" if number else why for number, why in enumerate(of)]
+
+
+def _words(block: Published) -> str:
+    words = measure(block.measure).words
+    return words if block.statistic == "mean" else f"{words}, {block.statistic}"
 
 
 def _says(title: str, cells: Sequence[str]) -> bool:

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from types import MappingProxyType
 
-from seepage.core.errors import UnknownName
+from seepage.core.errors import InvalidValue, UnknownName
 from seepage_papers.substitute import Plain, filled, laid_over
 
 SCALES = ("smoke", "small", "paper")
+# By the number that names of tables begin with.
+PAPERS: Mapping[str, str] = MappingProxyType(
+    {
+        "000": "Huang et al., 2021: Evaluating Gradient Inversion Attacks and Defenses",
+        "001": "Liu et al., 2024: Data Reconstruction Attacks and Defenses",
+        "002": "Qian and Hansen, 2020: What Can We Learn from Gradients?",
+        "003": "Geiping et al., 2020: Inverting Gradients",
+        "004": "Chen and Campbell, 2022: Training-Data Leakage from Gradients",
+    }
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +123,11 @@ class PaperTable:
     published: Sequence[Published]
     scales: Mapping[str, Plain]
 
+    @property
+    def citation(self) -> str:
+        """Authors, year and title of the paper, for people."""
+        return PAPERS.get(self.name[:3], self.paper)
+
     def cells(self, scale: str) -> list[Cell]:
         """Every cell, row by row, of the rows and columns that a scale has."""
         values = self.at(scale)
@@ -134,6 +150,7 @@ class PaperTable:
 
         Raises:
             UnknownName: A label is of no row or column.
+            InvalidValue: There are no labels to choose from.
         """
         values = dict(self.at(scale))
         for kind, wanted, entries in (
@@ -141,6 +158,11 @@ class PaperTable:
             ("column", columns, self.columns),
         ):
             labels = [str(filled(entry.label, values)) for entry in entries]
+            if wanted and not any(labels):
+                raise InvalidValue(
+                    f"expected no {kind}, for {self.name} has only one without a label, got "
+                    f"{wanted[0]!r}; leave --{kind} away"
+                )
             for label in wanted:
                 if label not in labels:
                     raise UnknownName(kind, label, labels)
