@@ -142,6 +142,22 @@ def test_the_limit_behind_any_sound_order_is_that_of_its_noise(name):
     assert told.chance == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("over", [None, 8])
+def test_the_limit_holds_for_clients_that_average_over_their_part_of_a_batch(over):
+    # Four clients of two examples: the best attack on one that moves its client's sum by the
+    # clipping norm, among the combined noise of all four.
+    defense = sp.chain(
+        sp.ClipEach(1.0), sp.Mean(over=over), sp.AddGaussian(0.5), sp.SecureAggregation(4)
+    )
+    moved, spread = 2 / (over or 2) / 4, 0.5 * 4**0.5 / 4
+    best = stats.norm.cdf(stats.norm.ppf(0.01) + moved / 2 / spread)
+    found = bound(defense, size=8)
+    assert best <= float(found.value.min())
+    told = find_limit(record(defense), 99)
+    assert told is not None
+    assert told.chance == pytest.approx(float(found.value.min()))
+
+
 UNSOUND = {
     "no clipping": sp.AddGaussian(1e6),
     "noise first": sp.chain(sp.AddGaussian(4.0), sp.Clip(2.0)),

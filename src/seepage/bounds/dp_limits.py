@@ -73,7 +73,8 @@ class IdentificationLimit:
     def __call__(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> BoundValue:
         """Limit how often each person of the batch can be identified."""
         require_key(rng)
-        sigma = _read_noise(client, len(batch))
+        # A client of several that are aggregated averages over its own part of the batch.
+        sigma = _read_noise(client, min(len(part) for part in client.chain.split(batch)))
         chance = self.chance(noise_multiplier=sigma)
         value = torch.full((len(batch),), chance, dtype=torch.float64, device="cpu")
         assumed = (
@@ -86,8 +87,13 @@ class IdentificationLimit:
         return BoundValue(value, "upper", IDENTIFIED, assumed, "" if sigma else NO_LIMIT)
 
 
-def _read_noise(client: Client, batch_size: int) -> float:
-    """The noise in units of the clipping norm; 0 if nothing is clipped in a sound order."""
+def _read_noise(client: Client, examples: int) -> float:
+    """The noise in units of the clipping norm; 0 if nothing is clipped in a sound order.
+
+    Args:
+        client: Whose clipping and noise are read.
+        examples: How many a mean without a number of its own is taken over, at least.
+    """
     links = client.chain.links
     found = [
         noise.std / clip.max_norm
@@ -97,7 +103,7 @@ def _read_noise(client: Client, batch_size: int) -> float:
     match links[:3]:
         case (ClipEach(max_norm=norm), Mean(over=size), AddGaussian(std=std)):
             if isinstance(client.local, Gradient):
-                found.append(std * (size or batch_size) / norm)
+                found.append(std * (size or examples) / norm)
     return max(found, default=0.0)
 
 

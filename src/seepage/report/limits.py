@@ -57,10 +57,18 @@ def _read_noise(record: Record) -> float:
                 found.append(float(noise.arguments["std"]) / float(clip.arguments["max_norm"]))
             except (KeyError, ValueError, TypeError, ArithmeticError):  # plugins of the same names
                 continue
-    promise = read_dp_sgd(record.defense, batch_size=record.batch_size)
+    promise = read_dp_sgd(record.defense, batch_size=_count_examples(record))
     if promise is not None and record.local.name == "Gradient":
         found.append(promise.noise_multiplier)
     return max(found)
+
+
+def _count_examples(record: Record) -> int:
+    """How many examples one client has at least: a part of the batch if several are aggregated."""
+    last = record.defense[-1] if record.defense else None
+    if last is None or last.name != "SecureAggregation":
+        return record.batch_size
+    return record.batch_size // int(last.arguments["clients"])
 
 
 def tell_limits(tried: Sequence[Attempt]) -> list[str]:
