@@ -170,6 +170,32 @@ def test_the_exact_test_is_uniform_on_strangers_and_has_the_power_of_the_theorem
     assert float(ratios.log().mean()) == pytest.approx(-(mu**2) / 2, abs=4 * mu / math.sqrt(80))
 
 
+@pytest.mark.parametrize(
+    "defense",
+    [
+        sp.chain(sp.Quantize(4), sp.AddGaussian(1e-3)),
+        sp.chain(sp.AddGaussian(1e-2), sp.AddGaussian(1e-3)),
+    ],
+    ids=["rounded before", "two noises"],
+)
+def test_the_exact_test_accounts_for_what_happens_before_the_last_noise(defense):
+    client, small = sp.Client(sp.Gradient(), defense), network(hidden=8)
+    false = 0
+    for seed in range(40):
+        everybody = people(5, seed=seed)
+        others, one = part(everybody, 0, 4), part(everybody, 4, 5)
+        seen = observe(others, client, small, seed)
+        false += float(sp.membership(seen, one, others=others).p_values) <= 0.1
+    assert binom.sf(false - 1, 40, 0.1) > 1e-4
+
+
+def test_the_exact_test_is_refused_where_more_than_the_last_noise_is_random():
+    for hidden in (sp.Dropout(0.5), sp.chain(sp.AddGaussian(0.1), sp.Clip(1.0))):
+        client = sp.Client(sp.Gradient(), sp.chain(hidden, sp.AddGaussian(1e-3)))
+        with pytest.raises(NotApplicable, match="only randomness is its last noise"):
+            sp.membership(observe(people(4), client), people(1, 5), others=people(4))
+
+
 def test_rounds_with_other_people_add_up_and_stay_valid():
     client = sp.Client(sp.Gradient(), sp.AddGaussian(0.1))
     everybody = people(4 + 60 + 300)

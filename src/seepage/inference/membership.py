@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from itertools import takewhile
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
-from seepage.core import Batch, Observation
+from seepage.core import Batch, Observation, Rng
+from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.defenses.chain import chain
 from seepage.defenses.clip import AddGaussian
 from seepage.inference.rehearsed_test import PublicPeople, RehearsedTest
 from seepage.inference.update_statistics import stack_rounds
@@ -128,7 +132,8 @@ def membership(
             are not known, which leaves the spans.
         public: Inputs of the kind that clients have; 2000 give p-values down to 0.001.
         others: All other members, known to the adversary, as differential privacy assumes. With
-            Gaussian noise last in the client's defense, the test is exact and the most powerful.
+            Gaussian noise last in the client's defense, and nothing random before it, the test is
+            exact and the most powerful.
 
     Raises:
         InvalidValue: Candidates of another shape or domain; rounds of different models; too few
@@ -323,16 +328,21 @@ def _gaussian_test(seen: Observation, candidates: Batch, others: Batch) -> Membe
     """
     from scipy.special import ndtr
 
-    std = _noise_std(seen)
-    without = seen.simulate(others.inputs, others.labels).detach().flat().double()
+    share, std = _part_noise(seen)
+    without = share(others)
     rest = seen.update.flat().double() - without
     statistics, shifts = [], []
     for one, label in zip(candidates.inputs, candidates.labels, strict=True):
         inputs = torch.cat([others.inputs, one[None].to(others.inputs)])
         labels = torch.cat([others.labels, label[None].to(others.labels)])
-        shift = seen.simulate(inputs, labels).detach().flat().double() - without
+        shift = share(Batch(inputs, labels)) - without
         statistics.append(float(rest @ shift / (std * shift.norm().clamp_min(1e-300))))
         shifts.append(float(shift.norm()) / std)
+    if not torch.equal(share(others, key=1), without):
+        raise NotApplicable(
+            "the exact test needs a client whose only randomness is its last noise, but "
+            f"{seen.simulate.client} draws something before; leave `others` out"
+        )
     found, mu = torch.tensor(statistics).double(), torch.tensor(shifts).double()
     return Membership(
         p_values=torch.from_numpy(ndtr(-found.numpy())),
@@ -347,12 +357,18 @@ def _gaussian_test(seen: Observation, candidates: Batch, others: Batch) -> Membe
     )
 
 
-def _noise_std(seen: Observation) -> float:
-    """Standard deviation of the Gaussian noise that the client adds last."""
-    client = seen.simulate.client
+class _Share(Protocol):
+    def __call__(self, batch: Batch, *, key: int = 0) -> Tensor:
+        """What the client would share of a batch without its noise, `(P,)`."""
+
+
+def _part_noise(seen: Observation) -> tuple[_Share, float]:
+    """The client up to its last noise, rounding included, and the deviation of that noise."""
+    client, task = seen.simulate.client, seen.simulate.task
     links = () if client is None else client.chain.update_defenses
-    last = links[-1] if links else None
-    if client is None or not isinstance(last, AddGaussian) or not last.std > 0:
+    noises = list(takewhile(lambda link: isinstance(link, AddGaussian), reversed(links)))
+    std = math.hypot(*(link.std for link in noises if isinstance(link, AddGaussian)))
+    if client is None or not std > 0:
         raise NotApplicable(
             "the exact test needs a client whose known defense ends with Gaussian noise; leave "
             "`others` out, and give public inputs"
@@ -361,4 +377,12 @@ def _noise_std(seen: Observation) -> float:
         raise NotApplicable(
             "the exact test is of one client, but several are aggregated; leave `others` out"
         )
-    return last.std
+    before = links[: len(links) - len(noises)]
+    quiet = replace(client, defense=chain(*client.chain.input_defenses, *before))
+
+    def share(batch: Batch, *, key: int = 0) -> Tensor:
+        with precision("float32"):
+            update = quiet(task, batch, rng=Rng(0).fork("exact test", key))
+        return update.detach().flat().double()
+
+    return share, std
