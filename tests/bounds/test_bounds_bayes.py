@@ -109,6 +109,21 @@ def test_van_trees_never_exceeds_the_error_of_the_best_attack(name, std):
     assert allowed.vacuous == (name in JUMPING)
 
 
+def test_few_draws_do_not_let_van_trees_exceed_the_error_of_the_best_attack():
+    # The inverse of a mean over four draws would in every second case.
+    def bend(hidden):
+        return torch.sigmoid(3 * hidden)
+
+    task, client = make_task(bend), make_client(0.05)
+    reached = find_bayes_error(client, task, 0.05, cosine)
+    allowed = [
+        float(VanTrees(radius=0.5)(client, task, MIDDLE, rng=sp.rng(seed)).value)
+        for seed in range(24)
+    ]
+    assert sum(value > 1.01 * reached for value in allowed) <= 1
+    assert max(allowed) > 0.5 * reached
+
+
 @pytest.mark.parametrize(
     ("name", "word"), [("relu", "ReLU"), ("max_pool", "MaxPool"), ("prune", "pruning")]
 )

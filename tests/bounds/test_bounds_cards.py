@@ -60,7 +60,7 @@ def test_a_bound_from_all_products_is_the_bound_and_no_estimate(kind, people, mo
 def test_progress_is_told_over_all_points_of_a_mean(people, too_large):
     heard = []
     with listen(lambda step, total, _: heard.append((step, total))):
-        VanTrees(points=2)(NOISY, convolving(), people, rng=sp.rng(0))
+        VanTrees(points=4)(NOISY, convolving(), people, rng=sp.rng(0))
     unknowns = people.inputs.numel()
     assert {total for _, total in heard} == {2 * unknowns}
     steps = [step for step, _ in heard]

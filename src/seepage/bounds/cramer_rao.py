@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -116,16 +117,21 @@ class Inversion:
                 "cannot determine; use VanTrees, or Identifiability with room to hold the matrix"
             )
         probes = draw_signs((self.probes, about.unknowns), about.points, rng.fork("probes"))
+        solutions, steps, settled = self.solve(about, probes)
+        each = (probes * solutions).reshape(self.probes, examples, -1).sum(2)
+        error = half_width(each)
+        none_open = torch.zeros_like(error)
+        return InverseTrace(each.mean(0), error, none_open, steps, settled)
+
+    def solve(self, about: Information, probes: Tensor) -> tuple[Tensor, int, bool]:
+        """I^-1 z for every row z of `(k, n)` by products alone, the steps, and if they settled."""
         found = lanczos(about.products, probes, steps=self.steps, tolerance=self.tolerance)
         if not found.least > RESOLVED * found.most:
             raise NotApplicable(
                 "some direction of the inputs leaves the update as it is, up to rounding; use "
                 "VanTrees, or Identifiability with room to hold the matrix"
             )
-        each = (probes * found.solutions).reshape(self.probes, examples, -1).sum(2)
-        error = half_width(each)
-        none_open = torch.zeros_like(error)
-        return InverseTrace(each.mean(0), error, none_open, found.steps, found.settled)
+        return found.solutions, found.steps, found.settled
 
 
 def half_width(drawn: Tensor) -> Tensor:
@@ -313,13 +319,23 @@ class VanTrees(LowerBound):
     exceeds the worst case. An adversary who knows more about the inputs, for example that images
     are smooth, may come closer.
 
+    With M the matrix above, every matrix C gives such a bound (Gill and Levit), and C = M^-1 the
+    best:
+
+        E ||guess_i - x_i||^2 >= (tr_i C)^2 / tr_i(C M C^T)
+
+    C comes from a few draws of the inputs, and C M C^T is averaged over others, with half a 95 %
+    interval of the sampling error added. The inverse of a mean over few draws would be too large
+    on average. Where J is large at a few rare inputs only, take more points.
+
     The update must be continuous over all these inputs. The bound refuses networks with ReLU or
     MaxPool and defenses that prune, whose updates jump: each jump tells the adversary something
     that J does not contain. `MutualInformation` holds for them.
 
     Args:
         radius: How far entries vary, as a share of the domain's range.
-        points: Number of inputs over which J^T J is averaged.
+        points: Number of inputs over which C M C^T is averaged, two at least; half as many others
+            make C.
         std: Noise with which the update is observed if the defense adds none.
         inversion: How the trace is computed.
 
@@ -354,11 +370,17 @@ class VanTrees(LowerBound):
         seen = channel(client, task, batch, std=self.std, rng=rng.fork("client"))
         require_continuous(seen, task, batch)
         centre, half = find_intervals(batch.inputs.double(), task.domain.bounds, self.radius)
-        draws = [draw_cosines(half, rng=rng.fork("point", k)) for k in range(self.points)]
-        points = torch.stack([centre + draw for draw in draws])
-        about = information(seen, task, batch, points)
-        about = replace(about, prior=(math.pi / half.flatten()).square())
-        trace = self.inversion(about, len(batch), rng=rng.fork("inverse"))
+        prior = (math.pi / half.flatten()).square()
+
+        def average(*numbers: int) -> Information:
+            draws = [draw_cosines(half, rng=rng.fork("point", k)) for k in numbers]
+            points = torch.stack([centre + draw for draw in draws])
+            return replace(information(seen, task, batch, points), prior=prior)
+
+        count = max(2, self.points)
+        held = [average(k) for k in range(count)]
+        shape = average(*range(count, count + (count + 1) // 2))
+        trace, doubt = self._bound(shape, held, len(batch), rng.fork("inverse"))
         return bound_below(
             (trace.value / batch.inputs[0].numel()).sqrt(),
             EVERY_ATTACK,
@@ -367,7 +389,48 @@ class VanTrees(LowerBound):
             CONTINUOUS,
             *describe_channel(seen),
             *_describe_trace(trace),
+            f"averaged over {count} inputs, of which the error of sampling takes up to "
+            f"{100 * doubt:.2g} % ({100 * COVERED:g} %)",
         )
+
+    def _bound(
+        self, shape: Information, held: Sequence[Information], examples: int, rng: Rng
+    ) -> tuple[InverseTrace, float]:
+        """(tr_i C)^2 / tr_i(C M C^T) of each example, and the share taken off for sampling.
+
+        Both traces are means of z^T C z and ||C^T z||_M^2 over probes z: the unit vectors of an
+        example if M is held, else random signs.
+        """
+        inversion, size = self.inversion, shape.unknowns // examples
+        whole = torch.linalg.inv(shape.dense()) if inversion.fits(shape) else None
+        values, errors, doubts = list[Tensor](), list[Tensor](), list[float]()
+        steps, settled = None, True
+        for example in range(examples):
+            own = slice(example * size, (example + 1) * size)
+            if whole is not None:
+                pulled, along = whole[own], whole[own, own].diagonal()
+            else:
+                probes = shape.points.new_zeros(inversion.probes, shape.unknowns)
+                signs = (inversion.probes, size)
+                probes[:, own] = draw_signs(signs, shape.points, rng.fork("probes", example))
+                pulled, taken, done = inversion.solve(shape, probes)
+                steps, settled = max(steps or 0, taken), settled and done
+                along = (probes * pulled).sum(1)
+            costs = torch.stack(
+                [one.squares(pulled) + pulled.square() @ shape.prior for one in held]
+            )
+            # Of unit vectors the sum counts, of random signs the mean.
+            factor = 1 if whole is not None else 1 / len(along)
+            each = factor * costs.sum(1)
+            most = each.mean() + half_width(each[:, None])[0]
+            values.append((factor * along.sum()).square() / most)
+            doubts.append(1 - math.sqrt(float(each.mean() / most)))
+            errors.append(
+                along.new_zeros(()) if whole is not None else half_width(along[:, None])[0]
+            )
+        value = torch.stack(values)
+        trace = InverseTrace(value, torch.stack(errors), torch.zeros_like(value), steps, settled)
+        return trace, max(doubts)
 
 
 def draw_cosines(half: Tensor, *, rng: Rng) -> Tensor:
