@@ -215,6 +215,31 @@ def test_the_closed_form_is_certified_by_the_jacobian_as_by_its_own_theory():
     assert guess.certificate.unique
 
 
+@pytest.mark.parametrize(
+    ("defense", "known"),
+    [
+        (sp.Quantize(12), True),
+        (sp.Quantize(16), True),
+        (sp.Quantize(16), False),
+        (sp.AddGaussian(1e-5), True),
+    ],
+)
+def test_the_error_covers_what_few_equations_fit_of_rounding_and_noise(defense, known):
+    threat, proved = sp.Threat(knows_labels=True, knows_defense=known), 0
+    for seed in range(8):
+        seen, truth = scene(
+            "mlp", hidden=[1 + seed % 2], activation="tanh", seed=seed, defense=defense,
+            threat=threat,
+        )  # fmt: skip
+        guess = sp.attacks.analytic_fc()(seen, rng=sp.rng(1))
+        assert guess.certificate is not None
+        if guess.certificate.error is not None:
+            proved += 1
+            actual = float((guess.inputs - truth.inputs).abs().max())
+            assert actual <= guess.certificate.error
+    assert proved > 3
+
+
 def test_a_wrong_input_is_not_certified():
     seen, guess = scene("cnn3-v3")
     certificate = sp.certify(seen, replace(guess, inputs=guess.inputs.flip(-1)))

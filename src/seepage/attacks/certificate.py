@@ -32,6 +32,8 @@ LARGEST_ERROR = 0.5 / 255
 QUICK = 1_024
 # Precisions below float32, and the factor of their epsilon if their rounding cannot be measured.
 _NARROW, _UNMEASURED = (torch.bfloat16, torch.float16), 10
+# How far from a multiple of a step, in steps, rounding to float32 leaves entries of a grid.
+_ON_GRID = 0.01
 
 # Raised by networks whose parts, or whose device, only support float32.
 _FLOAT32_ALONE = (RuntimeError, TypeError)
@@ -51,7 +53,8 @@ class _Agreement:
             tells anything, or that of the whole update if that is larger.
         telling: Names of the tensors that tell anything. The others are zero, or rounding changes
             them by more than 1e-3 of their length.
-        errors: e_l, by how much each tensor may be off: its difference and its rounding.
+        errors: e_l, by how much each tensor may be off: its difference, and its rounding or what a
+            known defense added.
     """
 
     residual: float
@@ -68,7 +71,7 @@ def certify(observation: Observation, reconstruction: Reconstruction) -> Certifi
 
         residual = max_l ||g_l(x, y) - g_l*|| / ||g_l*||
         error    = sqrt(L) / sigma_min(J),   J_l = (dg_l/dx) / e_l,
-                   e_l = ||g_l(x, y) - g_l*|| + the rounding of g_l
+                   e_l = ||g_l(x, y) - g_l*|| + the rounding or the known noise of g_l
         unique:    error <= half a step of 8 bits
 
     Every tensor l of the L in the update counts by itself: in a deep network the layer that holds
@@ -80,15 +83,15 @@ def certify(observation: Observation, reconstruction: Reconstruction) -> Certifi
 
     The residual is computed in the client's precision, since that is what was observed. Rounding is
     measured against double precision. An update, or parameters, that float16 or bfloat16 can hold
-    are taken to be computed so. The Jacobian is always computed in double precision: the question
-    is about singular values far below the largest, and float32 has no digits for them. It takes
-    about two gradients for each unknown.
+    are taken to be computed so, and an update whose entries lie on a grid to be rounded to it. The
+    Jacobian is always computed in double precision: the question is about singular values far below
+    the largest, and float32 has no digits for them. It takes about two gradients for each unknown.
 
     The error is local: a guess far away may explain the update as well. It also takes for granted
     that the client did what the adversary simulates. Uniqueness stays unknown, and the error None,
-    in four cases: the residual exceeds 1e-3, so the guess is no explanation; a defense rounds, so
-    the slope is made up; the client mixed its inputs and the simulation does not, so that encodings
-    come back instead of inputs; the inputs are tokens, which have no neighbours.
+    in four cases: the residual exceeds 1e-3, so the guess is no explanation; a defense takes signs,
+    so the slope is made up; the client mixed its inputs and the simulation does not, so that
+    encodings come back instead of inputs; the inputs are tokens, which have no neighbours.
 
     Args:
         observation: What was seen.
@@ -289,8 +292,10 @@ def _compare(observation: Observation, inputs: Tensor, labels: Tensor) -> _Agree
     apart = [differences[name] / lengths[name] for name in telling]
     relative = off / whole if whole else (math.inf if off else 0.0)
     narrow = _estimate_narrow_rounding(observation, inputs, labels, exact)
+    added = _estimate_added(observation)
     errors = {
-        name: differences[name] + max(rounding[name], narrow.get(name, 0.0)) for name in lengths
+        name: differences[name] + max(rounding[name], narrow.get(name, 0.0), added[name])
+        for name in lengths
     }
     return _Agreement(max([relative, *apart]), telling, errors)
 
@@ -364,6 +369,38 @@ def _estimate_narrow_rounding(
         floor = factor * limits.eps * max(_length(tensor), after) + least
         rounding[name] = max(floor, measured[name] if measured else 0.0)
     return rounding
+
+
+def _estimate_added(observation: Observation) -> dict[str, float]:
+    """Estimate the length of what was added to each tensor: known noise, and rounding to a grid.
+
+    A solution of few equations fits noise and all, so the difference does not show it. That entries
+    were rounded they tell by themselves, whether the defense is known or not.
+    """
+    client, update = observation.simulate.client, observation.update
+    links = () if client is None else client.chain.update_defenses
+    stds = [link.std for link in links if isinstance(link, AddGaussian)]
+    stds += [math.sqrt(2) * link.scale for link in links if isinstance(link, AddLaplace)]
+    grids = (2 ** (bits - 1) - 1 for bits in range(2, 17))
+    levels = next((n for n in grids if all(_lies_on_grid(t, n) for t in update)), None)
+    added: dict[str, float] = {}
+    for name, tensor in update.tensors.items():
+        # Three deviations more than expected; half a step for each entry.
+        noise = math.hypot(*stds) * (math.sqrt(tensor.numel()) + 3)
+        half = float(tensor.abs().max()) / (2 * levels) if levels else 0.0
+        added[name] = noise + half * math.sqrt(tensor.numel())
+    return added
+
+
+def _lies_on_grid(tensor: Tensor, levels: int) -> bool:
+    """Whether all entries are multiples of the largest over a number of levels.
+
+    Example:
+        >>> _lies_on_grid(torch.tensor([0.2, -0.6]), 3), _lies_on_grid(torch.tensor([0.2, 0.5]), 3)
+        (True, False)
+    """
+    steps = tensor.double() * (levels / tensor.double().abs().max().clamp_min(1e-300))
+    return bool(((steps - steps.round()).abs() < _ON_GRID).all())
 
 
 def _fits(tensors: Iterable[Tensor], dtype: torch.dtype) -> bool:
