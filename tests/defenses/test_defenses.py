@@ -1,6 +1,7 @@
 """Each defense against a naive computation."""
 
 import math
+from decimal import Decimal
 
 import pytest
 import torch
@@ -24,9 +25,16 @@ def test_pruning_keeps_exactly_the_largest_entries_of_each_tensor(ratio, seed):
     pruned = sp.Prune(ratio)(update, rng=sp.rng(0))
     for name, tensor in update.tensors.items():
         entries = sorted(tensor.flatten().tolist(), key=abs)
-        kept = set(entries[int(ratio * len(entries)) :])
+        kept = set(entries[int(Decimal(str(ratio)) * len(entries)) :])
         naive = [v if v in kept else 0.0 for v in tensor.flatten().tolist()]
         assert pruned.tensors[name].flatten().tolist() == naive
+
+
+@pytest.mark.parametrize(("ratio", "pruned"), [(0.29, 29), (0.57, 57), (0.9, 90), (0.999, 99)])
+def test_pruning_a_share_prunes_that_many_entries_however_the_product_rounds(ratio, pruned):
+    update = sp.core.Update({"weight": torch.arange(1.0, 101.0)})
+    left = sp.Prune(ratio)(update, rng=sp.rng(0)).flat()
+    assert int((left == 0).sum()) == pruned
 
 
 def test_pruning_the_whole_update_ranks_all_tensors_together():

@@ -6,7 +6,9 @@ Rounding has derivative zero almost everywhere, so an adversary could not search
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import ClassVar, Literal
 
 import torch
@@ -55,7 +57,8 @@ class Prune(OnAggregate):
 
     def _threshold(self, entries: Tensor) -> Tensor:
         magnitudes = entries.detach().abs().flatten()
-        pruned = int(self.ratio * len(magnitudes))
+        # The product of floats would bring 0.29 * 100 below 29.
+        pruned = math.floor(Fraction(str(self.ratio)) * len(magnitudes))
         if pruned == 0:
             return magnitudes.new_tensor(-1.0)
         if magnitudes.is_cuda:

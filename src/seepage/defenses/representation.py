@@ -6,7 +6,9 @@ The gradient of the last layer gives away what the layer read.
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import ClassVar
 
 import torch
@@ -60,7 +62,9 @@ class Soteria(OnInputs):
         name, _ = head_of(prepared.task, needed_by=self)
         scores = self.sensitivity(prepared)
         mask = torch.ones_like(scores)
-        mask[scores.argsort()[: int(self.ratio * len(scores))]] = 0.0
+        # The product of floats would bring 0.29 * 100 below 29.
+        pruned = math.floor(Fraction(str(self.ratio)) * len(scores))
+        mask[scores.argsort()[:pruned]] = 0.0
         return replace(prepared, masks={**prepared.masks, f"{name}.weight": mask})
 
     def sensitivity(self, prepared: PreparedBatch) -> Tensor:
