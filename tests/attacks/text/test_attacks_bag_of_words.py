@@ -129,6 +129,17 @@ def test_with_positions_one_text_comes_back_in_order_and_proved(seed):
     assert guess.certificate.residual < 1e-5
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_tokens_whose_positions_the_defense_removed_are_named_without_an_order(seed):
+    domain = Tokens(6, 150)
+    task = sp.zoo.gpt(width=32, layers=1, domain=domain, classes=2, seed=seed)
+    batch = sp.Batch(domain.sample(1, rng=sp.rng(seed)), torch.tensor([1]))
+    client = sp.Client(sp.Gradient(), sp.Prune(0.9))
+    guess = read(sp.Threat().observe(client, task, batch, rng=sp.rng(7)))
+    assert guess.certificate.certain == len(named(guess))
+    assert named(guess) <= set(batch.inputs.flatten().tolist())
+
+
 def test_the_positions_are_found_wherever_their_table_begins():
     class Shifted(Classifier):
         def __init__(self):
