@@ -1,6 +1,8 @@
 """The names that users, specs and tests rely on."""
 
 import inspect
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -125,3 +127,13 @@ def test_the_public_face_runs_as_it_is_written():
     assert {"psnr", "ssim", "rmse"} <= set(scores)
     assert all(scores[name].shape == (4,) for name in scores)
     assert torch.isfinite(scores["psnr"]).all()
+
+
+def test_using_a_name_for_the_first_time_draws_nothing_at_random():
+    told = (
+        "import random, torch, seepage as sp\n"
+        "before = random.getstate()\n"
+        "sp.audit_step, sp.score, sp.audit\n"
+        "assert random.getstate() == before"
+    )
+    subprocess.run([sys.executable, "-c", told], check=True)

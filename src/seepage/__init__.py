@@ -17,6 +17,7 @@ Example:
 """
 
 import importlib
+import random
 
 # Not from typing, whose import takes longer than everything else here.
 TYPE_CHECKING = False
@@ -160,12 +161,21 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'seepage' has no attribute {name!r}")
     if name in _PACKAGES:
-        return importlib.import_module(f"seepage.{name}")
+        return _import(f"seepage.{name}")
     # Everything else is a defense.
     home = next((home for home, names in _HOMES.items() if name in names), "seepage.defenses")
-    value = getattr(importlib.import_module(home), name)
+    value = getattr(_import(home), name)
     globals()[name] = value
     return value
+
+
+def _import(name: str) -> object:
+    """Import a module; some packages draw from `random` then, and the user's draws must stay."""
+    state = random.getstate()
+    try:
+        return importlib.import_module(name)
+    finally:
+        random.setstate(state)
 
 
 def __dir__() -> list[str]:

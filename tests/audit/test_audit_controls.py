@@ -414,18 +414,20 @@ def test_a_defense_of_ones_own_tells_whether_closed_forms_can_read_it(digits):
     assert [record.control.relevant for record in join_controls(found)] == [True, True, False]
 
 
-def test_a_closed_form_that_explains_other_updates_but_not_this_one_hides_nobody(digits):
+@pytest.mark.parametrize("defense", [sp.chain(), sp.Clip(0.1)], ids=str)
+def test_a_closed_form_that_explains_other_updates_but_not_this_one_hides_nobody(digits, defense):
     inputs = digits.inputs.clone()
     inputs[0] = (inputs[1] + inputs[2]) / 2
     mixed = replace(digits, inputs=inputs)
     audit = Audit(
         tasks=[sp.zoo.mlp(hidden=(64,), domain=digits.domain)],
         attacks={"attack": sp.attacks.exact_batch()},
+        defenses=[defense],
         controls=True,
     )
     targets = select_targets(mixed, people=3, batch_size=3, start=0)
     records = [outcome.record for outcome in audit.run(targets)]
-    canaries = [record for record in records if record.control_kind == "canary"]
+    canaries = [r for r in records if r.control_kind == "canary" and not r.defense]
     [record] = join_controls(records)
     assert record.residual > 0.1 > 1e-3 > max(canary.residual for canary in canaries)
     assert all(place.singled_out for canary in canaries for place in canary.identification)

@@ -25,6 +25,8 @@ Defense = tuple[Component, ...]
 UNAWARE = "unaware "
 # People on whom an attack without the defense is tried: one alone may be unusually hard or easy.
 CANARIES = 3
+# What a closed form that fails leaves of the update, at least.
+_FAILED = 0.1
 
 
 @dataclass(frozen=True)
@@ -289,7 +291,8 @@ def _speaks_for(control: Record, record: Record) -> bool:
 
     Behind a defense a closed form may not apply, or compute from numbers that are no gradient any
     more. A canary that it found then shows nothing, least of all that a search is strong which is
-    left to `auto`. Nor does one whose update it explains, if it does not explain this one.
+    left to `auto`. Nor does one if it fails on this update, by its own account: behind no defense,
+    or one that only clips, it should leave nothing that it does not leave of the canary's.
     """
     race, other = control.race, record.race
     if control.effort.get("simulates"):
@@ -298,7 +301,9 @@ def _speaks_for(control: Record, record: Record) -> bool:
         return raced or bool(record.effort.get("simulates"))
     if record.defense and not record.readable:
         return False
-    if not record.defense and control.residual <= EXPLAINED < record.residual:
+    scaled = all(link.name == "Clip" for link in record.defense)
+    limit = EXPLAINED if control.residual <= EXPLAINED else _FAILED
+    if scaled and control.certificate is not None and record.residual > limit:
         return False
     if race is None or other is None:
         return True

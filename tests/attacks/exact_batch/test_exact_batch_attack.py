@@ -303,3 +303,25 @@ def test_a_frozen_first_layer_is_refused(digits):
     task = replace(task, model=model, _owned=None)
     with pytest.raises(NotApplicable, match="frozen"):
         invert(observe(task, private(digits, 2)))
+
+
+@pytest.mark.parametrize(("odd", "fails"), [(False, False), (True, True)])
+def test_a_guess_whose_targets_cannot_be_found_still_tells_whether_it_fails(digits, odd, fails):
+    # A class and a weight: what a loss makes of them cannot be undone.
+    def weigh(outputs, targets):
+        each = nn.functional.cross_entropy(outputs, targets[:, 0].long(), reduction="none")
+        return each * targets[:, 1]
+
+    batch, plain = private(digits, 3), network(digits, 64)
+    # The mean of the others adds no rank.
+    inputs = torch.cat(
+        [batch.inputs[1:].mean(0, keepdim=True) if odd else batch.inputs[:1], batch.inputs[1:]]
+    )
+    targets = torch.stack([batch.labels.double(), torch.tensor([1.0, 0.5, 0.8]).double()], 1)
+    task = sp.Task(plain.model, weigh, digits.domain, target_shape=(2,))
+    quick = ExactBatch(searches=(KernelSampling(samples=512, rounds=2),))
+    guess = invert(observe(task, sp.Batch(inputs, targets)), quick)
+    assert guess.labels is None
+    assert guess.certificate.unique is None
+    assert (guess.certificate.residual > 0.1) == fails
+    assert fails or guess.certificate.residual < 1e-3

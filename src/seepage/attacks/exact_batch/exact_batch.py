@@ -35,7 +35,7 @@ from seepage.attacks.exact_batch.span_factors import (
 from seepage.attacks.exact_batch.sparse_directions import SparseDirections
 from seepage.attacks.labels.label_evidence import reads_classes
 from seepage.attacks.labels.read_targets import fit_targets
-from seepage.core import Attack, Observation, Reconstruction, Rng, Trace
+from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Trace
 from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable, require_at_least
 from seepage.core.progress import report
@@ -238,7 +238,9 @@ class ExactBatch:
 
         trace = Trace(trail, trail[-1:], seconds=seconds, device=str(inputs.device))
         if labels is None:
-            return Reconstruction(inputs, None, trace)
+            # Nothing can be simulated, but the first layer alone tells whether the guess fails.
+            through_silent = Certificate(float(separation.leaks.max()))
+            return Reconstruction(inputs, None, trace, through_silent)
         certificate = certify_solved(
             observation, inputs, labels, read=names, alone=alone, bound=bound
         )
