@@ -380,6 +380,15 @@ def test_inputs_of_any_rank_are_numbers_in_a_row():
     assert sp.audit_step(volume, nn.CrossEntropyLoss(), batch, **CHEAP).guess.shape == (1, 1, 27)
 
 
+def test_a_series_of_one_number_is_a_signal_and_not_channels_of_one_shade():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(20, 8), nn.ReLU(), nn.Linear(8, 3))
+    people = numbers(40, 20, 1)
+    batch = people[:1], torch.tensor([1])
+    found = sp.audit_step(model, nn.CrossEntropyLoss(), batch, others=people[1:], **CHEAP)
+    assert found.guess.shape == (1, 1, 20)
+    assert found.people[0].identification.gallery == "any label"
+
+
 def contrastive(outputs, labels):
     """Compares every example with every other."""
     return functional.cross_entropy(outputs @ outputs.T, torch.arange(len(labels)))
@@ -676,6 +685,8 @@ def test_without_others_nobody_is_said_to_be_safe_and_with_them_a_control_is_run
     weak = sp.audit_step(*step, **options, others=images[1:])
     # Five steps without a rehearsal show nothing, whatever the control says.
     assert {a.level for a in weak.people.values()} <= {Level.inconclusive, Level.partly}
+    assert len(weak.controls) < 3 or weak.identified
+    assert "of too few people" not in str(weak), "more of them would clear nobody either"
     known = sp.audit_step(*step, **options, others=images[1:], attacks=["analytic_fc"])
     assert known.controls
     assert any(record.control.able for record in known.records)

@@ -153,9 +153,7 @@ def _level_of(attempt: Attempt, *, identified: bool) -> Level:
 
 def _is_conclusive(record: Record, index: int, people: int) -> bool:
     """Whether the attack would have found this one of `people`, as far as controls can tell."""
-    found, race = record.identification[index] if record.identification else None, record.race
-    # `auto` must have seen in rehearsal that more steps find no more.
-    searched = race and (record.effort.get("steps") or any(t.steps for t in race.trials))
+    found = record.identification[index] if record.identification else None
     return (
         found is not None
         and found.fair
@@ -164,8 +162,16 @@ def _is_conclusive(record: Record, index: int, people: int) -> bool:
         and record.control.able
         and not record.effort.get("cut")
         and not record.effort.get("foreign")
-        and (race is None or race.plateau or not searched)
+        and not may_gain(record)
     )
+
+
+def may_gain(record: Record) -> bool:
+    """Whether `auto` searched, and did not see in rehearsal that more steps find no more."""
+    race = record.race
+    if race is None or race.plateau:
+        return False
+    return bool(record.effort.get("steps")) or any(trial.steps for trial in race.trials)
 
 
 def _find_leaked_labels(records: Sequence[Record]) -> set[tuple[int, int]]:

@@ -20,6 +20,7 @@ from seepage.report.leak import (
     attempts,
     count_identified,
     group_by_setup,
+    may_gain,
     strongest,
 )
 from seepage.report.limits import find_beaten, tell_ceiling, tell_limits
@@ -167,11 +168,13 @@ def _excuse(people: People) -> str:
         return "what was simulated is not the step of the training loop"
     if not controlled:
         return "no control was run, so the attacks may be too weak"
-    if any(control.works and not control.able for control in controlled):
+    if any(control.works for control in controlled):
+        if any(a.record.effort.get("cut") for a in unclear):
+            return "time cut the attacks short"
+        # A single batch of canaries is enough where more of them would clear nobody.
+        if any(may_gain(a.record) for a in unclear) or any(control.able for control in controlled):
+            return "more steps may still find more"
         return "the control found somebody, but was of too few people"
-    if any(control.able for control in controlled):
-        cut = any(a.record.effort.get("cut") for a in unclear)
-        return "time cut the attacks short" if cut else "more steps may still find more"
     return "the attacks were too weak to tell"
 
 

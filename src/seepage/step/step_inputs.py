@@ -212,12 +212,16 @@ def _round_range(public: Tensor) -> tuple[float, float]:
 
 
 def _box(shape: tuple[int, ...], bounds: tuple[float, float]) -> Domain:
-    """Make images of three axes and rows of one; others are channels of numbers in a row."""
+    """Make images of three axes and rows of one; others are channels of numbers in a row.
+
+    Recurrent networks read a series of one number as `(L, 1)`, which is one channel all the same.
+    """
     if len(shape) == 3:
         return Image(shape, bounds=bounds)
     if len(shape) == 1:
         return Vector(shape, bounds=bounds)
-    return Signal((shape[0], math.prod(shape[1:])), bounds=bounds)
+    channels, length = shape[0], math.prod(shape[1:])
+    return Signal((1, channels) if length == 1 else (channels, length), bounds=bounds)
 
 
 class MaskPadding(nn.Module):
