@@ -131,12 +131,17 @@ def _round_counts(estimate: Tensor, total: int) -> Tensor:
         argmin ||n - estimate||^2   over   n in {0, 1, ...}^K, sum n = total
 
     Each unit is added or taken where it costs least, which is optimal for a separable convex
-    cost. The first class wins a tie.
+    cost. The first class wins a tie. A number taken off all classes changes nothing, since the sum
+    is given; so behind strong noise, where millions are estimated, no units are taken one by one.
 
     Example:
         >>> _round_counts(torch.tensor([1.6, -0.3, 0.7]), 2).tolist()
         [1, 0, 1]
     """
+    ordered = estimate.double().sort(descending=True).values
+    level = (ordered.cumsum(0) - total) / torch.arange(1, len(ordered) + 1, device=ordered.device)
+    if (most := level.max()) > 1:
+        estimate = estimate.double() - most
     counts = estimate.clamp_min(0).round()
     while counts.sum() > total:
         cost = torch.where(counts > 0, estimate - counts, torch.inf)
