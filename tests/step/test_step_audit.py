@@ -721,6 +721,10 @@ def test_nobody_is_said_to_be_safe_after_a_control_of_fewer_than_three_people():
         assert 1 <= len(weak.controls) <= 2
         assert not any(attempt.conclusive for attempt in weak.people.values())
         assert "the control found somebody, but was of too few people" in str(weak)
+    # What an adversary who does not know the defense misses says little of one who does.
+    unaware = sp.audit_step(*step, **options, threat=sp.Threat(knows_defense=False))
+    secret = "the adversary is taken not to know the defense"
+    assert (secret in str(unaware), secret in str(found)) == (True, False)
     # Whoever is identified needs no further control.
     shown = sp.audit_step(*step, **{**options, "defense": sp.AddGaussian(1e-3)}, others=images[1:])
     assert shown.identified

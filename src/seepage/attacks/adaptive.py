@@ -31,7 +31,7 @@ from seepage.defenses import (
     TopK,
     chain,
 )
-from seepage.defenses.chain import OnInputs
+from seepage.defenses.chain import OnAggregate, OnInputs
 from seepage.defenses.representation import VariationalBottleneck
 from seepage.probing.heads import head_of
 from seepage.search.defense_inversion import AttackPlan, read_signs, read_survivors
@@ -213,6 +213,39 @@ already (clipping, MixUp with known mixing, sums over clients), or simulating th
 (rounding, OASIS's rotations)."""
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Subtract(OnAggregate):
+    """Take a known update away; what comes in may hold only some of its tensors."""
+
+    keeps_gradient: ClassVar[bool] = True
+
+    known: Update
+
+    def expected(self, update: Update) -> Update:
+        """The difference."""
+        pairs = ((name, t - self.known.tensors[name]) for name, t in update.tensors.items())
+        return replace(update, tensors=dict(pairs))
+
+
+def _remove_offset(plan: AttackPlan) -> AttackPlan:
+    """Compare updates without what the defense makes of no update at all.
+
+    A cosine hardly sees a gradient beside a large number that is added to every entry.
+    """
+    defense, update = plan.defense, plan.observation.update
+    if not defense.only_changes_update:
+        return plan
+    offset = defense.expected(update.map(torch.zeros_like))
+    flat = offset.flat()
+    if not bool(flat.any()) or not bool(flat.isfinite().all()):
+        return plan
+    link = _Subtract(offset)
+    client = replace(plan.client, defense=chain(defense, link))
+    simulate = plan.observation.simulate.with_client(client)
+    left = link.expected(update)
+    return replace(plan, observation=replace(plan.observation, update=left, simulate=simulate))
+
+
 def adapt_to_defense(attack: Attack, observation: Observation) -> AttackPlan:
     """Plan an attack with everything about the defense that can be read off the update."""
     plan = AttackPlan(attack, observation)
@@ -222,7 +255,7 @@ def adapt_to_defense(attack: Attack, observation: Observation) -> AttackPlan:
     for link in reversed(plan.defense.links):
         if type(link) in INVERTERS:
             plan = INVERTERS[type(link)](link, plan)
-    return plan
+    return _remove_offset(plan)
 
 
 @dataclass(frozen=True)

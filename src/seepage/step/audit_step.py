@@ -67,6 +67,10 @@ _BATCHNORM = (
     "batch normalisation is by the batch, whose statistics the adversary is taken not to know; "
     "give threat=Threat(batchnorm='exact') for one who receives them"
 )
+_KEPT_SECRET = (
+    "the adversary is taken not to know the defense; what is hidden from one who does not is no "
+    "evidence for one who does, so audit it with Threat(knows_defense=True) as well"
+)
 _READ_TOO = (
     "the network also reads {} of the batch, which is left out, since attacks run it on the inputs "
     "alone; audit a network that holds it, or give the batch without it"
@@ -203,6 +207,8 @@ def audit_step(
         known = threat or Threat(batchnorm="unknown" if by_batch else "running")
         if known.batchnorm == "unknown":
             notes = (*notes, _BATCHNORM)
+        if client.chain.links and not known.knows_defense:
+            notes = (*notes, _KEPT_SECRET)
         people = read_people(task, private, others, labels_of_others, public)
         who, shape = people.attacked, tuple(private.inputs.shape[1:])
         notes = (*notes, people.note) if people.note else notes

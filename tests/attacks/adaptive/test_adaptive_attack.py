@@ -1,6 +1,6 @@
 """Knowing the defense pays: the adapted adversary recovers more, with the same effort."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -10,6 +10,7 @@ from seepage.attacks import Unmixed, adaptive
 from seepage.attacks.adaptive import Adaptive, adapt_to_defense
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.defenses import Chain
+from seepage.defenses.chain import OnAggregate
 from seepage.search import Engine
 from seepage.search.fast import case_simulation
 from seepage.search.fast.row_simulation import SharedWeights
@@ -222,3 +223,29 @@ def test_survivors_of_several_are_compared_after_one_pass_through_the_network(ta
         alone = read[row // 2].simulate(task.domain.denormalise(rows[row]), labels[row])
         for name, tensor in alone.tensors.items():
             assert torch.allclose(together[name][row], tensor, atol=1e-5)
+
+
+@dataclass(frozen=True, repr=False)
+class Raised(OnAggregate):
+    """Adds a number that is no secret to every entry, beside which a cosine sees no gradient."""
+
+    def expected(self, update):
+        return update.map(lambda tensor: tensor + 5)
+
+
+@pytest.mark.parametrize("defense", [Raised(), sp.chain(Raised(), sp.Prune(0.0))], ids=str)
+def test_what_a_defense_adds_to_every_update_is_taken_off_both_sides(defense, task, data):
+    batch, search = data.batch(1), sp.attacks.inverting_gradients(steps=1, restarts=1)
+    seen = observed(defense, task, batch)
+    bare = observed(sp.chain(), task, batch).update.flat()
+    assert seen.update.flat().mean() > 1
+    adapted = adapt_to_defense(search, seen).observation
+    assert torch.allclose(adapted.update.flat(), bare, atol=1e-4)
+    assert torch.allclose(adapted.simulate(batch.inputs, batch.labels).flat(), bare, atol=1e-4)
+
+
+@pytest.mark.parametrize("defense", [sp.Clip(0.1), sp.AddGaussian(0.1), sp.Quantize(4)], ids=str)
+def test_a_defense_that_makes_nothing_of_nothing_leaves_the_update_as_it_is(defense, task, data):
+    seen = observed(defense, task, data.batch(1))
+    plan = adapt_to_defense(sp.attacks.inverting_gradients(steps=1, restarts=1), seen)
+    assert plan.observation.update is seen.update
