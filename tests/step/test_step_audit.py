@@ -458,6 +458,12 @@ def test_what_cannot_be_audited_is_said_in_one_sentence(model, loss, batch, erro
         ({"others": torch.rand(8, 2)}, r"like those of the batch, \(4,\) each, got \(8, 2\)"),
         ({"others": torch.full((4, 4), torch.nan), "domain": (0, 1)}, "got NaN or infinity"),
         ({"public": torch.rand(8, 2)}, "expected others and public inputs like those"),
+        ({"others": torch.rand(8, 4).numpy()}, "expected others as a tensor, or with labels as"),
+        ({"others": (torch.rand(8, 4), torch.ones(8).long())}, "PublicData.*, got tuple"),
+        ({"public": [0.5]}, "expected public as a tensor"),
+        ({"attacks": []}, "expected at least one attack"),
+        ({"domain": True}, r"expected domain=\(low, high\) or a domain, got True"),
+        ({"domain": [0, 1, 2]}, r"expected domain=\(low, high\) or a domain, got \[0, 1, 2\]"),
         ({"threat": "strongest"}, "expected a threat such as"),
         ({"domain": sp.domains.Image((1, 2, 3))}, r"of shape \(4,\), got one of \(1, 2, 3\)"),
     ],
@@ -466,6 +472,12 @@ def test_options_of_another_kind_are_refused_in_one_sentence(option, said):
     batch = torch.rand(2, 4), torch.tensor([0, 2])
     with pytest.raises(InvalidValue, match=said):
         sp.audit_step(nn.Linear(4, 3), nn.CrossEntropyLoss(), batch, **option, **CHEAP)
+
+
+def test_a_range_may_come_as_a_list_as_files_have_it():
+    step = nn.Linear(4, 3), nn.CrossEntropyLoss(), (torch.rand(1, 4), torch.tensor([2]))
+    found = sp.audit_step(*step, domain=[0, 1], **CHEAP)
+    assert found.cases[0].task.domain.bounds == (0, 1)
 
 
 def test_one_attack_may_be_named_without_a_list():

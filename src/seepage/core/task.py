@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from seepage.core.rng import Rng
 
 
+@runtime_checkable
 class Domain(Protocol):
     """The space that private inputs live in.
 

@@ -51,6 +51,7 @@ from seepage.step.step_inputs import (
     list_ranges,
     read_batch,
     read_mask,
+    read_range,
     require_range,
 )
 from seepage.step.step_loss import read_loss
@@ -166,6 +167,15 @@ def audit_step(
     """
     if not (seconds > 0 and (steps is None or steps >= 1)):
         raise InvalidValue(f"expected seconds > 0 and steps >= 1, got {seconds!r} and {steps!r}")
+    domain = read_range(domain)
+    for name, passed in (("others", others), ("public", public)):
+        if not isinstance(passed, Tensor | PublicData | None):
+            raise InvalidValue(
+                f"expected {name} as a tensor, or with labels as sp.PublicData(inputs, labels), "
+                f"got {type(passed).__name__}"
+            )
+    if attacks is not None and not attacks:
+        raise InvalidValue("expected at least one attack, or None for auto, got none")
     labels_of_others = others.labels if isinstance(others, PublicData) else None
     others = others.inputs if isinstance(others, PublicData) else others
     if not isinstance(seed, int):

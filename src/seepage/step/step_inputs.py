@@ -102,7 +102,11 @@ def _describe_parts(batch: object, parts: tuple[object, ...]) -> str:
 def check_batch(inputs: Tensor, targets: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Return the batch as attacks can read it, or raise with the reason why they cannot."""
     if inputs.ndim < 2 or not len(inputs):
-        raise InvalidValue(f"expected inputs (B, ...) with B >= 1, got {tuple(inputs.shape)}")
+        raise InvalidValue(
+            "expected inputs (B, ...) with B >= 1 and an axis behind it, got "
+            f"{tuple(inputs.shape)}; inputs in several tensors are joined to one that the network "
+            "splits"
+        )
     if inputs.layout is not torch.strided or inputs.is_complex():
         kind = f"{inputs.layout}, {inputs.dtype}"
         raise InvalidValue(f"expected inputs in a dense tensor of real numbers, got {kind}")
@@ -133,6 +137,16 @@ _IMAGES, _NUMBERS = (-3.0, 3.0), (-8.0, 8.0)
 _NARROWER = ((0.0, 1.0), (-1.0, 1.0))
 
 
+def read_range(declared: object) -> Domain | tuple[float, float] | None:
+    """Return a declared domain or range, which may come as a list, or raise `InvalidValue`."""
+    if declared is None or isinstance(declared, Domain):
+        return declared
+    ends = tuple(declared) if isinstance(declared, tuple | list) else ()
+    if len(ends) != 2 or not all(isinstance(e, int | float) and math.isfinite(e) for e in ends):
+        raise InvalidValue(f"expected domain=(low, high) or a domain, got {declared!r}")
+    return ends
+
+
 def choose_domain(
     shape: tuple[int, ...], *, declared: Domain | tuple[float, float] | None, others: Tensor | None
 ) -> tuple[Domain, str | None]:
@@ -155,8 +169,6 @@ def choose_domain(
         (-3.0, 3.0)
     """
     if isinstance(declared, tuple):
-        if not (len(declared) == 2 and all(math.isfinite(end) for end in declared)):
-            raise InvalidValue(f"expected domain=(low, high) or a domain, got {declared!r}")
         return _box(shape, declared), None
     if declared is not None:
         return declared, None
