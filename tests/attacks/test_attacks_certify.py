@@ -471,3 +471,11 @@ def test_what_is_called_unique_is_the_private_input_to_8_bits(part):
                 paired = pair(guess, batch)
                 off = float((paired.guess.double() - paired.truth.double()).abs().max())
                 assert off <= guess.certificate.error <= 0.5 / 255
+
+
+def test_a_guess_at_which_the_simulation_diverges_explains_nothing():
+    seen, guess = scene("mlp", hidden=[8])
+    diverged = replace(guess, inputs=torch.full_like(guess.inputs, 3e38))
+    found = sp.certify(seen, diverged)
+    assert found.residual == float("inf")
+    assert found.unique is None

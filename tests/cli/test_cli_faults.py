@@ -354,3 +354,49 @@ def test_an_audit_ends_well_where_the_output_takes_only_ascii(place):
     assert b"Pr\\xfcfung mit \\u03c3" in done.stdout
     assert load_audit(place / out).title == title
     assert title in (place / out / "report.html").read_text(encoding="utf-8")
+
+
+UNSTORABLE = """
+from dataclasses import dataclass
+import math
+import torch
+from seepage.core import Certificate, Reconstruction
+
+@dataclass(frozen=True)
+class Odd:
+    kind: str
+    def __call__(self, seen, *, rng):
+        guess = torch.zeros(seen.batch_size, *seen.task.domain.shape)
+        residual = math.nan if self.kind == "nan" else torch.zeros(2)
+        return Reconstruction(guess, certificate=Certificate(residual))
+
+def attack(kind): return Odd(kind)
+"""
+
+
+@pytest.mark.parametrize("kind", ["nan", "tensor"])
+def test_a_result_that_cannot_be_stored_fails_alone(place, kind):
+    (place / "unstorable.py").write_text(UNSTORABLE)
+    attacks = f'[{{ name = "unstorable:attack", kind = "{kind}" }}, {{ name = "analytic_fc" }}]'
+    spec = SPEC.replace('{ name = "odd_networks:NAME" }, ', "")
+    (place / "spec.toml").write_text(spec.replace('{ name = "analytic_fc" }', attacks))
+    ended = CliRunner().invoke(app, ["audit", "spec.toml", "--out", "out", "--plain"])
+    assert ended.exit_code == 1, ended.output
+    odd, good = load_audit(place / "out").records
+    assert "gave a result that cannot be stored" in str(odd.error)
+    assert good.error is None
+    assert good.scores
+
+
+def test_an_audit_with_an_infinite_option_can_be_read_and_resumed(place):
+    spec = SPEC.replace('{ name = "odd_networks:NAME" }, ', "")
+    (place / "spec.toml").write_text(spec + 'defenses = { name = "Clip", max_norm = inf }')
+    for more in ([], ["--resume"]):
+        ended = CliRunner().invoke(app, ["audit", "spec.toml", "--out", "out", *more])
+        assert ended.exit_code == 0, ended.output
+    [record] = load_audit(place / "out").records
+    assert record.defense[0].arguments == {"max_norm": float("inf")}
+    other = spec + 'defenses = { name = "Clip", max_norm = 1.0 }'
+    (place / "spec.toml").write_text(other)
+    ended = CliRunner().invoke(app, ["audit", "spec.toml", "--out", "out", "--resume"])
+    assert "defense was" in str(ended.exception)

@@ -417,10 +417,12 @@ def _fits(tensors: Iterable[Tensor], dtype: torch.dtype) -> bool:
 
 
 def _distances(one: Update, other: Update) -> dict[str, float]:
-    return {
+    """How far apart the tensors are; infinitely far where a simulation diverged to NaN."""
+    apart = {
         name: _length(tensor.double() - other.tensors[name].double())
         for name, tensor in one.tensors.items()
     }
+    return {name: math.inf if math.isnan(d) else d for name, d in apart.items()}
 
 
 def _length(tensor: Tensor) -> float:

@@ -356,7 +356,7 @@ def _read_record(
 
 
 def _write_planned(planned: Planned) -> tuple[str, str, str]:
-    return planned.id, planned.description, json.dumps(dict(planned.identity))
+    return planned.id, planned.description, json.dumps(dict(planned.identity), allow_nan=False)
 
 
 @contextmanager

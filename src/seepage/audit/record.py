@@ -201,7 +201,7 @@ class Record:
 
     def plain(self) -> dict[str, Any]:
         """The record as data that JSON can hold; infinity becomes the word "inf"."""
-        plain: dict[str, Any] = _replace_infinities(asdict(self))
+        plain: dict[str, Any] = name_infinities(asdict(self))
         return {**plain, "batch_size": self.batch_size}
 
     @classmethod
@@ -221,11 +221,12 @@ class Record:
         return cls(**values)
 
 
-def _replace_infinities(value: Any) -> Any:  # noqa: ANN401
+def name_infinities(value: Any) -> Any:  # noqa: ANN401
+    """Replace infinity by the word "inf" and NaN by None, since JSON has neither."""
     if isinstance(value, dict):
-        return {key: _replace_infinities(item) for key, item in value.items()}
+        return {key: name_infinities(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_replace_infinities(item) for item in value]
+        return [name_infinities(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value

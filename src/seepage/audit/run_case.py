@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ from dataclasses import replace
 from seepage.attacks.certificate import residual
 from seepage.audit.case import BoundCase, Case, client_key, describe_defense
 from seepage.audit.record import Ceiling, Outcome, Record
+from seepage.audit.record_schema import check_record
 from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
 from seepage.core.checkpoint import until_done
 from seepage.core.construct import Component
@@ -17,6 +19,7 @@ from seepage.core.errors import (
     MissingKnowledge,
     NotApplicable,
     SeepageError,
+    UnreadableFile,
     summarise_error,
 )
 from seepage.core.grouping import group_by
@@ -103,7 +106,16 @@ def _compute_bound(case: BoundCase) -> Record:
     )
     seconds, device = time.perf_counter() - began, str(batch.inputs.device)
     effort: dict[str, float | int | str] = {"seconds": seconds, "device": device}
-    return replace(_begin_record(case), bound=ceiling, effort=effort)
+    return _require_readable(replace(_begin_record(case), bound=ceiling, effort=effort), case)
+
+
+def _require_readable(record: Record, case: AnyCase) -> Record:
+    """Return a record; raise if it could not be read again, since it would hide all the others."""
+    try:
+        check_record(json.loads(json.dumps(record.plain(), allow_nan=False)))
+    except (UnreadableFile, TypeError, ValueError) as error:
+        raise InvalidValue(f"{case.name} gave a result that cannot be stored: {error}") from error
+    return record
 
 
 def _run_together(cases: Sequence[AnyCase]) -> list[Outcome]:
@@ -187,6 +199,7 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         race=trace.race,
         vetted=vet(case.broadcast, case.private).judgement if planted else "",
     )
+    _require_readable(record, case)
     words = describe_inputs(case.task.domain, scored.guess)
     return Outcome(record, case.target.truth, scored.guess, trace.objective, words)
 

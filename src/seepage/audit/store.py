@@ -35,7 +35,7 @@ from seepage.audit.folder import (
     require_plain,
     require_unlocked,
 )
-from seepage.audit.record import Outcome, Record, pack_words
+from seepage.audit.record import Outcome, Record, name_infinities, pack_words
 from seepage.audit.run_case import AnyCase
 from seepage.audit.targets import Target
 from seepage.audit.trust import SEAL, make_seal
@@ -340,7 +340,10 @@ def _require_text(*texts: str) -> None:
 
 def _plan(cases: Sequence[AnyCase]) -> dict[str, Planned]:
     """List cases by id, in order; those with the same identity are one."""
-    return {case.id: Planned(case.id, case.description, case.identity) for case in cases}
+    return {
+        case.id: Planned(case.id, case.description, name_infinities(case.identity))
+        for case in cases
+    }
 
 
 def _list_artifacts(cases: Sequence[AnyCase]) -> list[str]:
