@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import shutil
 import sqlite3
 
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.cli import app
-from seepage.core.errors import SeepageError, install_hint
+from seepage.core.errors import InvalidValue, SeepageError, install_hint
 
 SPEC = """
 title = "Tiny"
@@ -223,3 +224,41 @@ def test_utility_belongs_to_the_page_of_one_audit(audited, tmp_path):
                 ["report", str(audited / "weak"), *others, "--utility", str(worth)],
                 standalone_mode=False,
             )
+
+
+@pytest.mark.parametrize("name", ["audit.sqlite", "spec.toml", "audit.lock", "artifacts/new.html"])
+def test_a_report_takes_the_place_of_no_file_that_the_audit_needs(audits, name):
+    target = audits / "weak" / name
+    before = target.read_bytes() if target.exists() else None
+    refused = report(audits / "weak", "--out", target)
+    assert isinstance(refused.exception, InvalidValue)
+    assert "belongs to an audit" in str(refused.exception)
+    assert (target.read_bytes() if target.exists() else None) == before
+
+
+def test_a_report_takes_the_place_of_no_folder_pipe_or_device(audits, monkeypatch):
+    monkeypatch.chdir(audits)
+    refused = report("weak", "--out", ".")
+    assert isinstance(refused.exception, InvalidValue)
+    assert "expected --out to name a file, but '.' is a folder" in str(refused.exception)
+    os.mkfifo("pipe")
+    (audits / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        refused = report("weak", "--out", name)
+        assert isinstance(refused.exception, InvalidValue)
+        assert "got a pipe or device" in str(refused.exception)
+    assert (audits / "pipe").is_fifo()
+    assert (audits / "link").is_symlink()
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e400", "1" + "0" * 400, "true"])
+def test_a_utility_is_a_finite_number(audited, tmp_path, number):
+    (tmp_path / "utility.json").write_text(f'{{"no defense": {number}}}')
+    refused = report(audited / "weak", "--utility", tmp_path / "utility.json")
+    assert "to map defenses to numbers" in str(refused.exception)
+
+
+def test_the_audit_to_compare_with_may_be_the_one_that_is_replaced(audits):
+    spec, out = str(audits / "weak.toml"), str(audits / "strong")
+    arguments = ["audit", spec, "--out", out, "--overwrite", "--fail-if-worse", out, "--plain"]
+    assert CliRunner().invoke(app, arguments).exit_code == 3

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from seepage import __version__
+from seepage.audit.folder import require_free
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.whole_file import write_whole
 
@@ -64,6 +65,7 @@ def save_evidence(
         'attributes'
     """
     path = Path(path)
+    require_free(path)
     told = describe_evidence(found, system=system, data=data, adversary=adversary, seed=seed)
     written = json.dumps(told, indent=1, allow_nan=False) + "\n"
     try:

@@ -71,6 +71,18 @@ def require_plain(path: Path) -> None:
         raise InvalidValue(f"{str(journal)!r} names another file, as none of an audit; remove it")
 
 
+def require_free(path: Path) -> None:
+    """Raise `InvalidValue` if a result may not be written here, since an audit needs this file."""
+    if path.is_dir():
+        raise InvalidValue(f"expected --out to name a file, but {str(path)!r} is a folder")
+    kept = path.name in (*_WRITTEN, SPEC, ENVIRONMENT) and (path.parent / DATABASE).is_file()
+    inside = path.parent.name in (ARTIFACTS, CHECKPOINTS)
+    if kept or (inside and (path.parent.parent / DATABASE).is_file()):
+        raise InvalidValue(
+            f"{str(path)!r} belongs to an audit, which needs it; choose another --out"
+        )
+
+
 def _require_own(place: Path) -> None:
     """Raise if something is there that no audit writes."""
     try:

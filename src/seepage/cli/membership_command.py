@@ -13,6 +13,7 @@ from rich.console import Console
 
 from seepage.audit.captured_data import read_capture
 from seepage.audit.evidence import InferenceResult, describe_evidence, save_evidence
+from seepage.audit.folder import require_free
 from seepage.audit.spec_entries import explain_errors, read_model
 from seepage.cli.options import read_option
 from seepage.cli.report_command import print_line
@@ -42,8 +43,17 @@ class MembershipRequest:
     out: Path | None = None
 
 
+def _require_other_file(out: Path, captures: Sequence[Path]) -> None:
+    """Refuse a place for the result before minutes are spent on it."""
+    require_free(out)
+    if out.resolve() in [path.resolve() for path in captures]:
+        raise InvalidValue(f"expected --out to name another file than the capture {str(out)!r}")
+
+
 def answer_membership(request: MembershipRequest, *, as_json: bool, console: Console) -> None:
     """Test every candidate and print what was found."""
+    if request.out is not None:
+        _require_other_file(request.out, request.captures)
     seen = [_observe(path, request) for path in request.captures]
     candidates, public = load(request.candidates), load(request.public)
     for data in (candidates, public):

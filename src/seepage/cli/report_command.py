@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.console import Console
 from seepage import __version__, report
 from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.choices import Choice, leakages
-from seepage.audit.folder import PAGE
+from seepage.audit.folder import PAGE, require_free
 from seepage.audit.record import Record
 from seepage.audit.verify import find_damage, purge
 from seepage.core.errors import InvalidValue, UnknownName, UnreadableFile
@@ -54,6 +55,12 @@ def _read_choices(path: Path, records: Sequence[Record]) -> list[Choice]:
     return [Choice(defense, worst[defense], utility) for defense, utility in utilities.items()]
 
 
+def _is_finite(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) < sys.float_info.max
+
+
 def _read_utilities(path: Path) -> Mapping[str, float]:
     try:
         found = json.loads(read_plain(path, follow=True, largest=2**20))
@@ -64,7 +71,7 @@ def _read_utilities(path: Path) -> Mapping[str, float]:
         raise UnreadableFile(
             f"cannot read utilities from {str(path)!r}: {reason}; expected JSON"
         ) from error
-    if not isinstance(found, dict) or not all(type(v) in (int, float) for v in found.values()):
+    if not isinstance(found, dict) or not all(map(_is_finite, found.values())):
         raise InvalidValue(
             f"expected {path.name} to map defenses to numbers, such as "
             f'{{"Prune 0.9": 0.87}}, got {str(found)[:60]}'
@@ -115,6 +122,7 @@ def save_page(audit: AuditResult) -> None:
 def write(path: Path, content: str | bytes) -> None:
     """Write a file, complete or not at all, and the folder it is in."""
     data = content if isinstance(content, bytes) else content.encode()
+    require_free(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, data, partial=path.with_name(f".{path.name}.partial"))

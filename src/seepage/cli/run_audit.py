@@ -211,6 +211,8 @@ def run_request(request: AuditRequest, console: Console) -> int:
     """Run every case of a spec that has no result yet, and return the exit code."""
     spec = build_spec(_choose_source(request, console))
     require_measured(request.gates, spec)
+    # Before anything runs: --overwrite may replace it, and a wrong path must not cost an audit.
+    before = None if request.baseline is None else load_audit(request.baseline).records
     if request.dry_run:
         return show_plan(request, spec, console)
     found = perform(request, spec, console)
@@ -218,7 +220,7 @@ def run_request(request: AuditRequest, console: Console) -> int:
     if found.records and all(record.error for record in found.records):
         return CASE_FAILED
     leaked = _print_leaks(request.gates, found.records, console)
-    worse = _print_worse(request.baseline, found, console)
+    worse = _print_worse(before, found, console)
     if leaked or worse:
         return LEAKED
     if request.fail_if_inconclusive and _is_inconclusive(found):
@@ -365,11 +367,11 @@ def _print_leaks(gates: Sequence[Gate], records: Sequence[Record], console: Cons
     return bool(found)
 
 
-def _print_worse(baseline: Path | None, found: AuditResult, console: Console) -> bool:
+def _print_worse(before: Sequence[Record] | None, found: AuditResult, console: Console) -> bool:
     """Print how much leaked in an earlier audit, and return whether more leaks beyond noise."""
-    if baseline is None:
+    if before is None:
         return False
-    changed = report.changes(load_audit(baseline).records, found.records)
+    changed = report.changes(before, found.records)
     judged = report.comparison_verdict(changed)
     for sentence in (f"{judged.headline}.", *judged.details):
         print_line(console, sentence)

@@ -77,12 +77,23 @@ def require_regular(path: Path, found: os.stat_result, *, largest: int | None = 
         )
 
 
+def _refuse_device(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # nothing is there, or a link to nothing
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InvalidValue(f"expected to write a file at {str(path)!r}, got a pipe or device")
+
+
 def write_whole(path: Path, data: bytes, *, partial: Path) -> None:
     """Write a file for its owner alone, whole and on disk when this returns, or not at all.
 
     Until it is whole it is called `partial`, in the same folder; what has that name is replaced. A
-    link in place of either is replaced too, and what it points to stays as it is.
+    link in place of either is replaced too, and what it points to stays as it is. A pipe or device,
+    such as `/dev/stdout`, is refused, since the file would take its place.
     """
+    _refuse_device(path)
     try:
         partial.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
