@@ -258,3 +258,17 @@ def test_a_saved_capture_is_for_its_owner_alone(tmp_path):
     (tmp_path / ".other.safetensors.partial").symlink_to(elsewhere)
     sp.capture.save(capture, tmp_path / "other.safetensors")
     assert elsewhere.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("key", ["a/b", "a:b", "a\tb", "x" * 600])
+def test_a_name_that_could_not_be_read_again_is_refused_when_it_is_saved(tmp_path, key):
+    with pytest.raises(InvalidValue, match="this update cannot be captured: expected names"):
+        sp.capture.save(Capture({f"{key}.weight": torch.ones(2)}, "gradient"), tmp_path / "one")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_buffers_without_entries_are_left_out_and_the_rest_is_read_again(tmp_path):
+    buffers = {"empty": torch.zeros(0), "full": torch.ones(1)}
+    update = {"weight": torch.ones(2)}
+    sp.capture.save(Capture(update, "gradient", buffers=buffers), tmp_path / "one")
+    assert list(sp.capture.load(tmp_path / "one").buffers) == ["full"]

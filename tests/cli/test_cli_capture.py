@@ -295,3 +295,13 @@ def test_a_truth_that_is_no_truth_is_refused(place):
     done = audited("--capture", "gradient.safetensors", "--truth", "half.safetensors")
     assert isinstance(done.exception, UnreadableFile)
     assert "inputs and labels" in str(done.exception)
+
+
+def test_a_truth_of_another_number_of_people_is_refused(place):
+    two = {"inputs": torch.rand(2, 3, 8, 8), "labels": torch.tensor([0, 1])}
+    save_file(two, "two.safetensors")
+    done = audited("--capture", "gradient.safetensors", "--truth", "two.safetensors")
+    assert isinstance(done.exception, InvalidValue)
+    assert "expected the truth of 1 people, as the capture says, got that of 2" in str(
+        done.exception
+    )

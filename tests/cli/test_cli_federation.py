@@ -183,3 +183,17 @@ def test_whoever_is_in_several_rounds_counts_once(again, wards, people, senders)
     assert f"private inputs of {people} people" in page
     lower = f"identified={people - 1}"
     assert audit("--resume", "--fail-above", lower).exit_code != 0
+
+
+def test_truths_that_belong_to_no_capture_are_not_passed_over(place):
+    (place / "empty").mkdir()
+    file = next((place / "truths").iterdir())
+    for truth, said in [
+        (file, "expected --truth to name a folder"),
+        ("nowhere", "expected --truth to name a folder"),
+        ("empty", "expected files in empty with the names of captures"),
+    ]:
+        refused = audit("--capture", "captures", "--truth", str(truth))
+        assert isinstance(refused.exception, InvalidValue)
+        assert said in str(refused.exception)
+    assert not (place / "out").exists()

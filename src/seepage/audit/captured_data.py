@@ -118,6 +118,11 @@ def read_capture(
         raise InvalidValue("expected labels as class numbers from 0, got others")
     known = None if labels is None else torch.tensor(list(labels), dtype=torch.long)
     batch = None if truth is None else _read_truth(Path(truth), domain)
+    if batch is not None and setting.batch_size not in (None, len(batch)):
+        raise InvalidValue(
+            f"expected the truth of {setting.batch_size} people, as the capture says, got that of "
+            f"{len(batch)}"
+        )
     people = None if public is None else _read_public(public, domain)
     captured = CapturedUpdate(held, known)
     return CapturedData(name or Path(capture).name, captured, domain, batch, people)

@@ -48,6 +48,13 @@ def read_tensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     Raises:
         UnreadableFile: If it is truncated, of another format, or contradicts itself.
     """
+    entries, metadata, start = _read_header(data)
+    stored = memoryview(data)[start:]
+    return {name: _read_tensor(name, entry, stored) for name, entry in entries.items()}, metadata
+
+
+def _read_header(data: bytes) -> tuple[dict[str, _Entry], dict[str, str], int]:
+    """Read and check everything but the tensors, which begin at the place that comes last."""
     start = 8 + _header_length(data)
     header = _strict_json(data[8:start], "the header")
     if not isinstance(header, dict):
@@ -64,8 +71,7 @@ def read_tensors(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
             f"expected tensors that fill {room} bytes one after the other, got gaps or overlaps; "
             "it is damaged"
         )
-    stored = memoryview(data)[start:]
-    return {name: _read_tensor(name, entry, stored) for name, entry in entries.items()}, metadata
+    return entries, metadata, start
 
 
 def _strict_json(text: bytes | str, what: str) -> Any:  # noqa: ANN401
@@ -205,16 +211,29 @@ def load(path: Path | str, *, largest: int = LARGEST) -> Capture:
 
 
 def dump(capture: Capture) -> bytes:
-    """Write a capture as the bytes of a safetensors file."""
+    """Write a capture as the bytes of a safetensors file; buffers without entries are left out.
+
+    Raises:
+        InvalidValue: If a tensor has a name or a precision that `parse` would refuse.
+    """
     from safetensors.torch import save as to_bytes
 
     groups = {group: getattr(capture, group) for group in GROUPS}
     tensors = {f"{group}/{name}": t for group in GROUPS for name, t in groups[group].items()}
+    tensors = {
+        name: t for name, t in tensors.items() if t.numel() or not name.startswith("buffers/")
+    }
     words = {"form": capture.form, **capture.setting.plain()}
     metadata = {"format": FORMAT, "version": str(VERSION), "capture": json.dumps(words)}
     # Copies, since a network may hold one tensor under two names.
     own = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
-    return to_bytes(own, metadata=metadata)
+    data = to_bytes(own, metadata=metadata)
+    try:
+        _read_header(data)
+    except UnreadableFile as error:
+        # Now, since the update is gone when somebody reads the file.
+        raise InvalidValue(f"this update cannot be captured: {error}") from None
+    return data
 
 
 def parse(data: bytes, *, name: str = "capture") -> Capture:

@@ -89,7 +89,12 @@ def _federation_spec(request: CaptureRequest, *, device: str, console: Console) 
 
     Prints which files are left out, and why: files that are no captures, or do not fit the model.
     """
+    if request.truth is not None and not request.truth.is_dir():
+        raise InvalidValue(
+            f"expected --truth to name a folder, as --capture does, got {str(request.truth)!r}"
+        )
     scenarios, places, named = [], set[tuple[str, int]](), True
+    read: list[dict[str, Any]] = []
     for file in _list_captures(request.file):
         truth = None if request.truth is None else _find_truth(request.truth, file)
         one = replace(request, file=file, truth=truth)
@@ -105,12 +110,18 @@ def _federation_spec(request: CaptureRequest, *, device: str, console: Console) 
         places.add(place)
         named &= bool(held.captured.capture.setting.client)
         data = {**_list_data(one), "name": f"client {place[0]}, round {place[1]}"}
+        read.append(data)
         attacks = [_write_auto(request)]
         scenarios.append((place, {"data": data, "models": network, "attacks": attacks}))
     if not scenarios:
         raise InvalidValue(
             f"expected captures in {request.file}, as sp.capture.save writes them, for the model "
             f"{request.model}, found none that can be audited"
+        )
+    if request.truth is not None and not any("truth" in data for data in read):
+        raise InvalidValue(
+            f"expected files in {request.truth} with the names of captures, such as "
+            f"{Path(read[0]['capture']).name}, found none"
         )
     clients, rounds = ({place[axis] for place in places} for axis in (0, 1))
     # Files that record no client may be of one.
