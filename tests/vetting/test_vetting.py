@@ -166,7 +166,7 @@ def test_the_worst_finding_decides_and_what_is_exposed_is_no_alarm():
 def test_only_what_the_data_allowed_is_said_to_have_been_looked_for(own):
     task = sp.zoo.mlp(hidden=(8,))
     by_size = {4: set(), 8: {"gradient concentration (D-SNR)"}, 12: {"flipped labels"}}
-    alone, expected = set(sp.vet(task).checks), set()
+    alone, expected = set(sp.vet(task).checks), {"answers that are not finite"}
     for size, added in by_size.items():
         expected |= added
         few = sp.Batch(own.inputs[:size], own.labels[:size])
@@ -178,3 +178,20 @@ def test_only_what_the_data_allowed_is_said_to_have_been_looked_for(own):
 def test_data_that_does_not_fit_is_refused(own):
     with pytest.raises(sp.SeepageError, match="expected inputs"):
         sp.vet(sp.zoo.mlp(hidden=(8,), domain=sp.domains.MNIST), own)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_a_network_with_numbers_that_are_not_finite_is_not_clean(number):
+    planted = sp.attacks.robbing_the_fed(bins=16).plant(sp.zoo.lenet(), rng=sp.rng(0))
+    name = next(n for n, p in planted.parameters.items() if p.ndim == 2)
+    planted.model.get_parameter(name).data[0, 0] = number
+    found = sp.vet(planted)
+    assert found.judgement != "clean"
+    assert any(f.check == "finite weights" and repr(name) in f.reason for f in found.alarms)
+
+
+def test_a_network_that_answers_with_infinity_is_not_clean(own):
+    task = sp.zoo.mlp(hidden=(8,))
+    for parameter in task.model.parameters():
+        parameter.data.mul_(1e25 if parameter.ndim == 2 else 0)
+    assert "with NaN or infinity" in " ".join(f.reason for f in sp.vet(task, own).alarms)

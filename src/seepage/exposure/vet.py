@@ -312,7 +312,28 @@ def _gradient_concentration(task: Task, batch: Batch) -> Iterator[Finding]:
         yield Finding("concentration", "suspicious", found.layer, reason)
 
 
+def _broken_weights(task: Task) -> Iterator[Finding]:
+    """Weights that are NaN or infinite: beside them no other check can see anything."""
+    for name, tensor in task.model.state_dict().items():
+        if broken := int((~tensor.isfinite()).sum()):
+            reason = (
+                f"{broken} of {tensor.numel()} entries of {name!r} are NaN or infinite, so that "
+                "other checks may see nothing; do not train it"
+            )
+            yield Finding("finite weights", "suspicious", name, reason)
+
+
+def _broken_answers(task: Task, batch: Batch) -> Iterator[Finding]:
+    """Examples for which the network computes NaN or infinity: checks on data see nothing then."""
+    with torch.no_grad():
+        answers = task.in_mode("eval").outputs(task.parameters, batch.inputs)
+    if broken := int((~answers.isfinite()).flatten(1).any(1).sum()):
+        reason = f"it answers {broken} of your {len(batch)} examples with NaN or infinity"
+        yield Finding("finite answers", "suspicious", "", reason)
+
+
 OF_WEIGHTS: Mapping[str, Callable[[Task], Iterable[Finding]]] = {
+    "weights that are not finite": _broken_weights,
     "repeated rows and bins of biases": _repeated_rows,
     "pass-through layers": _passing_layers,
     "inputs exposed by the architecture": _exposed_inputs,
@@ -320,6 +341,7 @@ OF_WEIGHTS: Mapping[str, Callable[[Task], Iterable[Finding]]] = {
 }
 # Each with the fewest examples it needs.
 ON_DATA: Mapping[str, tuple[Callable[[Task, Batch], Iterable[Finding]], int]] = {
+    "answers that are not finite": (_broken_answers, 1),
     "gradient concentration (D-SNR)": (_gradient_concentration, FEWEST_EXAMPLES),
     "flipped labels": (_flipped_labels, FEWEST_LABELLED),
 }
