@@ -32,6 +32,38 @@ def spec(**changed):
 
 
 BAD = {
+    "title that is no word": (spec(head="title = []"), "expected title as words in quotes, got []"),
+    "a timeout beyond a year": (
+        spec(head="timeout = 1e20"),
+        "expected timeout as seconds for each case, a year at most, got 1e+20",
+    ),
+    "NaN": (
+        spec(
+            models='{ name = "mlp", loss = { name = "CrossEntropyLoss", label_smoothing = nan } }'
+        ),
+        "models: expected a number, got nan",
+    ),
+    "a number of more than 64 bits": (
+        spec(head="seeds = [9223372036854775808]"),
+        "expected whole numbers of 64 bits, got 9223372036854775808",
+    ),
+    "a mean in words": (
+        spec(data='{ name = "photos", mean = "grey" }'),
+        "data: expected mean and std as finite numbers, got 'grey' and 1.0",
+    ),
+    "an infinite deviation": (
+        spec(data='{ name = "photos", std = inf }'),
+        "expected mean and std as finite numbers, got 0.0 and inf",
+    ),
+    "a truth value for people": (
+        spec(data='{ name = "photos", people = true }'),
+        "expected people >= 1, or a list of their numbers, got True",
+    ),
+    "half people": (
+        spec(data='{ name = "photos", people = 1.5 }'),
+        "expected people >= 1, or a list of their numbers, got 1.5",
+    ),
+    "a name that looks like an emoji": (spec(data='{ name = "a:b:c" }'), "data set 'a:b:c'"),
     "unknown top key": (spec(head="seed = [0]"), "unknown key 'seed'; did you mean 'seeds'?"),
     "misspelt scenario key": (
         spec(threat="{}"),
@@ -389,6 +421,10 @@ def test_the_line_is_found_in_lists_and_tables_that_span_many(right, wrong, line
         (["--fail-above", "psnr"], "expected --fail-above METRIC=NUMBER, got 'psnr'"),
         (["--fail-above", "psnr=high"], "expected --fail-above METRIC=NUMBER, got 'psnr=high'"),
         (["--fail-above", "psnr=nan"], "expected --fail-above METRIC=NUMBER"),
+        (["--fail-above", "psnr=inf"], "expected --fail-above METRIC=NUMBER"),
+        (["--fail-if-worse", "nowhere"], "no audit in 'nowhere'"),
+        (["--timeout", "nan"], "expected timeout as seconds for each case"),
+        (["--timeout", "inf"], "expected timeout as seconds for each case"),
         (["--fail-above", "ssim=0.5"], "which spec.toml does not measure; add it to metrics"),
     ],
 )

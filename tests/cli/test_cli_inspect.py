@@ -103,6 +103,9 @@ def test_a_shape_that_no_input_has_is_refused():
     refused = CliRunner().invoke(app, ["inspect", "mlp", "--shape", "99999999999x3"])
     assert isinstance(refused.exception, InvalidValue)
     assert "numbers or fewer, got 99999999999x3" in str(refused.exception)
+    refused = CliRunner().invoke(app, ["inspect", "mlp", "--shape", "3x8x8²"])
+    assert isinstance(refused.exception, InvalidValue)
+    assert "expected --shape as channels and sizes" in str(refused.exception)
 
 
 ROWS = """from torch import nn

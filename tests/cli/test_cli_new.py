@@ -70,3 +70,8 @@ def test_defaults_are_written_as_a_spec_writes_them():
 def test_an_unknown_name_offers_the_nearest():
     with pytest.raises(UnknownName, match="did you mean 'dlg'"):
         seepage("list", "attacks", "dgl")
+
+
+def test_the_command_to_run_it_is_quoted_for_the_shell(tmp_path):
+    done = seepage("new", tmp_path / "two words.toml")
+    assert "to run it: seepage audit '/" in done.output.replace("\n", " ").replace("  ", " ")

@@ -226,3 +226,9 @@ def test_a_long_parquet_file_is_sampled_from_all_of_it(tmp_path, monkeypatch):
     column = found.domain.columns[0]
     drawn = column.low + (column.high - column.low) * found.inputs[:, 0]
     assert abs(float(drawn.mean()) - 10_000) < 2_000
+
+
+def test_the_name_of_a_column_may_hold_the_end_of_a_line(tmp_path):
+    (tmp_path / "lines.csv").write_text('"age\nin years",label\n' + "31,0\n62,1\n18,0\n")
+    found = sp.data.read_table(tmp_path / "lines.csv")
+    assert [column.name for column in found.domain.columns] == ["age\nin years"]

@@ -195,7 +195,7 @@ class Gate:
         except ValueError:
             threshold = math.nan
         whole = metric != IDENTIFIED or (threshold >= 0 and threshold.is_integer())
-        if math.isnan(threshold) or not whole:
+        if not math.isfinite(threshold) or not whole:
             raise InvalidValue(f"expected --fail-above METRIC=NUMBER, got {text!r}")
         return cls(metric, threshold)
 

@@ -22,7 +22,7 @@ from seepage.audit.database import DATABASE
 from seepage.audit.folder import CHECKPOINTS, SPEC
 from seepage.audit.record import Record
 from seepage.audit.run_case import AnyCase, Executor, fail_case, serial, side_by_side
-from seepage.audit.spec import Spec, build_spec
+from seepage.audit.spec import Spec, build_spec, read_timeout
 from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.audit.store import AuditStore
 from seepage.audit.trust import SEAL, find_imports, is_own
@@ -121,6 +121,7 @@ def run(
     """
     if resume and overwrite:
         raise InvalidValue("expected resume or overwrite, got both; choose one")
+    asked = read_timeout(timeout)
     temporary = tempfile.mkdtemp(prefix="seepage-") if out is None else None
     folder = Path(temporary or str(out))
     try:
@@ -150,7 +151,7 @@ def run(
                 keep_private=keep_private,
             )
         with store:
-            limit = timeout or (None if spec is None else spec.timeout)
+            limit = asked or (None if spec is None else spec.timeout)
             chosen = _choose_executor(executor, spec, workers, folder, limit)
             alone = None if spec is None else Pool(spec.source, 1, folder / CHECKPOINTS, limit)
             _run_missing(store, cases, chosen, alone, progress or _Silent())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -27,6 +26,10 @@ if TYPE_CHECKING:
     from seepage.audit.run_case import AnyCase
     from seepage.audit.spec_entries import Table
     from seepage.data.dataset import Dataset
+
+
+# Seconds that a case may take at most; timers cannot count much further.
+_YEAR = 366 * 86_400
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +84,8 @@ def build_spec(source: SpecSource) -> Spec:
         raise InvalidValue(f"{source.name} is not valid TOML: {error}") from error
     with locate_error(source):
         entries.require_keys(table, "title", "seeds", "metrics", "controls", "timeout", "scenario")
-        timeout = _read_timeout(table.get("timeout"))
+        title = _read_title(table.get("title", Path(source.name).stem))
+        timeout = read_timeout(table.get("timeout"))
         build = partial(
             _build_parts,
             metrics=_read_metrics(table.get("metrics")),
@@ -91,7 +95,8 @@ def build_spec(source: SpecSource) -> Spec:
             model=_share_models(source.device),
         )
         parts = [part for made in entries.read_each(table, "scenario", build) for part in made]
-    title = str(table.get("title", Path(source.name).stem))
+        # Last, since whoever reads a number can say more about it.
+        entries.require_numbers(table)
     named = iter(find_same_people([target for part in parts for target in part.batches]))
     parts = [replace(part, batches=tuple(next(named) for _ in part.batches)) for part in parts]
     return Spec(title, source, tuple(parts), timeout)
@@ -201,12 +206,22 @@ def _read_controls(value: object) -> bool:
     return value
 
 
-def _read_timeout(value: object) -> float | None:
+def _read_title(value: object) -> str:
+    if not isinstance(value, str):
+        with error_path("title"):
+            raise InvalidValue(f"expected title as words in quotes, got {value!r}")
+    return value
+
+
+def read_timeout(value: object) -> float | None:
+    """Return the seconds that a case may take; None for no limit."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _YEAR:
         with error_path("timeout"):
-            raise InvalidValue(f"expected timeout as seconds for each case, got {value!r}")
+            raise InvalidValue(
+                f"expected timeout as seconds for each case, a year at most, got {value!r}"
+            )
     return float(value)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -53,6 +54,18 @@ def require_keys(table: Table, *known: str) -> None:
         if key not in known:
             with error_path(key):
                 raise UnknownName("key", key, known)
+
+
+def require_numbers(value: object) -> None:
+    """Raise `InvalidValue` if there is NaN in it, or a whole number of more than 64 bits."""
+    if isinstance(value, float) and math.isnan(value):
+        raise InvalidValue("expected a number, got nan")
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise InvalidValue(f"expected whole numbers of 64 bits, got {value}")
+    inside = value.items() if isinstance(value, Mapping) else ()
+    for place, item in enumerate(value) if isinstance(value, list) else inside:
+        with error_path(place):
+            require_numbers(item)
 
 
 def read_each(
@@ -346,10 +359,12 @@ def _normalise(
     if not isinstance(domain, Image | Signal):
         raise InvalidValue(f"mean and std are for images and signals; leave them out for {domain}")
     channels = domain.shape[0]
-    means, deviations = (
-        (float(given),) * channels if isinstance(given, int | float) else tuple(map(float, given))
-        for given in (mean, std)
-    )
+    lists: list[Sequence[Any]] = [
+        one if isinstance(one, list | tuple) else [one] * channels for one in (mean, std)
+    ]
+    if not all(type(n) in (int, float) and abs(n) < math.inf for one in lists for n in one):
+        raise InvalidValue(f"expected mean and std as finite numbers, got {mean!r} and {std!r}")
+    means, deviations = (tuple(map(float, given)) for given in lists)
     return replace(dataset, domain=replace(domain, mean=means, std=deviations))
 
 

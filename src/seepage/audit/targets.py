@@ -338,6 +338,8 @@ def select_targets(
         [(0, 1), (2, 3)]
     """
     counted = isinstance(people, int)
+    if not isinstance(people, int | Sequence) or isinstance(people, bool | str):
+        raise InvalidValue(f"expected people >= 1, or a list of their numbers, got {people!r}")
     if not counted and start is not None:
         raise InvalidValue(f"expected people by number or a start, got {people} and {start}")
     if sample_seed and (start is not None or not counted):

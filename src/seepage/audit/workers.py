@@ -182,6 +182,8 @@ def _wait_for_messages(
     """
     busy = {id(worker.link): (worker, worker.case) for worker in crew if worker.case}
     left = None if timeout is None else min(worker.left(timeout) for worker, _ in busy.values())
+    # The system cannot wait for a month at once.
+    left = None if left is None else min(left, 86_400.0)
     ready = wait([worker.link for worker, _ in busy.values()], left)
     return [busy[id(link)] for link in ready]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -105,8 +106,9 @@ def write_spec(wanted: NewSpec, out: Path, *, overwrite: bool, console: Console)
         raise InvalidValue(f"{str(out)!r} is there already; choose another name, or --overwrite")
     built = build_spec(SpecSource(out.name, wanted.text()))
     write(out, wanted.text())
+    named = shlex.quote(str(out))
     print_line(
         console,
         f"{out}: {count_noun(len(built.cases), 'case')}, controls included\n"
-        f"what it costs: seepage audit {out} --dry-run\nto run it: seepage audit {out}",
+        f"what it costs: seepage audit {named} --dry-run\nto run it: seepage audit {named}",
     )

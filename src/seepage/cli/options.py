@@ -82,7 +82,8 @@ class SafeConsole(Console):
 
 def make_console(*, stderr: bool = False) -> Console:
     """A console for the output, or for messages, of a command."""
-    return SafeConsole(stderr=stderr)
+    # Names in files and paths may look like the code of an emoji, such as `a:b:c`.
+    return SafeConsole(stderr=stderr, emoji=False)
 
 
 def use_key(path: Path | None) -> None:
@@ -123,7 +124,7 @@ def read_shape(shape: str) -> tuple[int, ...]:
     """
     from seepage.core.errors import InvalidValue
 
-    read = tuple(int(size) for size in shape.split("x") if size.isdigit())
+    read = tuple(int(size) for size in shape.split("x") if size.isdecimal())
     if len(read) not in (1, 2, 3) or shape.count("x") != len(read) - 1:
         raise InvalidValue(
             f"expected --shape as channels and sizes, such as 3x32x32 or 1x140, or as the "

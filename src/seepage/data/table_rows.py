@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -75,8 +76,8 @@ def _read_csv(path: Path, file: IO[bytes], separator: str | None) -> TableRows:
     lines = _decode(file)
     first = next(lines, "")
     separator = separator or max(",;\t|", key=first.count)
-    (header,) = list(csv.reader([first], delimiter=separator)) or [[]]
-    names = [name.strip() for name in header]
+    rows = csv.reader(chain([first], lines), delimiter=separator)
+    names = [name.strip() for name in next(rows, [])]
     if len(set(names)) < len(names) or "" in names or len(names) > _MOST_COLUMNS:
         raise InvalidValue(
             f"expected a first line of different column names, {_MOST_COLUMNS} at most, in {path}, "
@@ -86,7 +87,7 @@ def _read_csv(path: Path, file: IO[bytes], separator: str | None) -> TableRows:
     # Not numpy's, whose numbers cost more than a row does if they are drawn one by one.
     draw = random.Random(0).random
     total = 0
-    for row in csv.reader(lines, delimiter=separator):
+    for row in rows:
         if not row:
             continue
         if len(row) != len(names):
