@@ -57,8 +57,8 @@ def test_rounding_finds_the_nearest_counts(seed):
 
 def test_counts_of_an_update_lost_in_noise_are_rounded_at_once():
     # Taking units away one by one would never end: 3e8 - 1 is 3e8 in float32.
-    assert round_counts(torch.tensor([3e8, 2e8, -1e8]), 4).tolist() == [4, 0, 0]
-    assert round_counts(torch.tensor([1e9, 1e9]), 4).tolist() == [2, 2]
+    assert _round_counts(torch.tensor([3e8, 2e8, -1e8]), 4).tolist() == [4, 0, 0]
+    assert _round_counts(torch.tensor([1e9, 1e9]), 4).tolist() == [2, 2]
 
 
 @pytest.mark.parametrize(
