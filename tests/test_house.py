@@ -13,7 +13,7 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 310,
-    "lines": 63_141,
+    "lines": 63_142,
     "public names": 1_183,
     "single-user modules": 34,
 }

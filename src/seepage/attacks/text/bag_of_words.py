@@ -179,7 +179,8 @@ def _order_one_text(observation: Observation, found: _Found, table: TokenTable) 
     share = (found.rows @ torch.linalg.pinv(places[used] / lengths)) / lengths.T
     if not bool(((share - share.round()).abs() < _WHOLE).all()):
         return None
-    if not bool((share.round().sum(0) == 1).all()):
+    # A token without a place, as where the defense removed its position, would be lost.
+    if not bool((share.round().sum(0) == 1).all() and (share.round().sum(1) > 0).all()):
         return None
     filler = UNKNOWN if domain.padding is None else domain.padding
     text = found.tokens.new_full((1, domain.length), filler)
