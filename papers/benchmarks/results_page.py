@@ -304,8 +304,8 @@ def _runs(tables: Sequence[PaperTable], every: Runs) -> Iterator[str]:
     yield (
         "By `seepage reproduce NAME --scale SCALE`, kept in `benchmarks/results/papers/` with "
         "command, commit, machine and seconds; `python -m benchmarks.papers --page` writes these "
-        "pages. *Again* is the same command run from a clean copy of a later commit, with the same "
-        "verdicts."
+        "pages. *Again* is the same command run from a clean copy of a later commit, "
+        "or a part of it, and what came of it."
     )
     yield ""
     header = ["name", "what", *SCALES, "again"]
