@@ -37,17 +37,21 @@ from benchmarks.provenance import save
 from seepage.audit import Audit, Outcome, load_audit, select_targets, serial
 from seepage.core import Paired, SideBySide
 from seepage.core.errors import InvalidValue, UnknownName
+from seepage.data import Dataset
 from seepage.domains import IMAGENET, Image
 from seepage.scoring import METRICS
 from seepage.utility import Training, train
 from seepage_papers.chosen import gradient_norms
 from seepage_papers.legacy import rmse_gradattack
+from seepage_papers.measures import lpips_gradattack
 
 Row = dict[str, object]
 # The first test images, of whom `sure` takes those of the smallest gradient.
 AMONG = 200
 # Decibels from which on it does not matter how many they are.
 EXACT = 40
+# How many batches others stand for, and where they begin.
+BATCHES, OTHERS = 8, 1000
 STRONGEST = sp.Threat.strongest()
 # What a row has the mean of.
 MEANT = (METRICS["psnr"], METRICS["lpips"])
@@ -179,7 +183,24 @@ def measures() -> list[Row]:
         means = {m.name: sum(float(s[m.name]) for s in scores) / len(scores) for m in metrics}
         rows.append({"guess": name, **{key: round(value, 3) for key, value in means.items()}})
         print(rows[-1], flush=True)
+    rows += [_strangers(data, people) for people in (1, 16, 32)]
     return rows
+
+
+def _strangers(data: Dataset, people: int) -> Row:
+    """LPIPS of Huang et al. where somebody else stands for each person: what no attack is worth.
+
+    It takes the nearest of the batch for each guess, so that it falls as the batch grows.
+    """
+    found = []
+    for number in range(BATCHES):
+        batch = data.batch(people, start=number * people)
+        guess = data.batch(people, start=OTHERS + number * people).inputs
+        paired = Paired(batch.inputs, guess, batch.labels, None, tuple(range(people)))
+        found.append(round(mean(lpips_gradattack(paired, data.domain).tolist()), 3))
+    row: Row = {"guess": f"others for a batch of {people}", "lpips_gradattack": found}
+    print(row, flush=True)
+    return row
 
 
 def state(options: argparse.Namespace) -> list[Row]:

@@ -54,7 +54,7 @@ def _paired(truth: Tensor, guess: Tensor) -> Paired:
     return Paired(truth, guess, labels, None, tuple(range(len(truth))))
 
 
-def _lpips_gradattack(paired: Paired, domain: Domain) -> Tensor:
+def lpips_gradattack(paired: Paired, domain: Domain) -> Tensor:
     """Each guess against all originals, on normalised values.
 
     Those are taken for images in [-1, 1], which the metric makes of images in [0, 1] itself.
@@ -96,7 +96,7 @@ _LEGACY: Mapping[str, Measure] = {
         "LPIPS of normalised images, each guess against its best match",
         False,
         "lpips",
-        function=_lpips_gradattack,
+        function=lpips_gradattack,
     ),
 }
 _OTHER: Mapping[str, Measure] = {
