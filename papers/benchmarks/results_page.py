@@ -100,9 +100,8 @@ MISSING = (
     (
         "GradAttack's checkpoints",
         "000, Table 5",
-        "Victims are trained here for the same 1531 steps, behind MixUp and InstaHide too: in "
-        "Figure 4 its own network, in batches of 64 as its checkpoint was, elsewhere one that "
-        "normalises after it convolves, in batches of 128.",
+        "Victims are trained here for the same 1531 steps, in batches of 64 as its checkpoint was, "
+        "behind MixUp and InstaHide too.",
     ),
     (
         "a generator trained on CIFAR-10 (Jeon et al.)",

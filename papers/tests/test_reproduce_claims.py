@@ -256,7 +256,7 @@ def test_every_claim_has_a_premise_unless_it_says_itself_that_something_came_bac
 def test_what_does_not_protect_may_leak_more():
     words = ("not protect", "not hide", "hardly protects", "costs the attack at most", "benefit")
     told = [c for c in claims() if any(w in c.says for w in words) and isinstance(c.test, Close)]
-    assert len(told) == 8
+    assert len(told) == 6
     assert all(claim.test.at_least for claim in told)
 
 
@@ -360,10 +360,15 @@ def printed(name):
     return {"lines": lines, "values": table.at("paper"), "scale": "paper"}
 
 
+def by_alexnet(claim):
+    """Whether it says how far others' images are by AlexNet's LPIPS; the printed one is VGG's."""
+    return isinstance(claim.test, Between) and "nearer to the images than others" in claim.says
+
+
 def test_what_a_paper_printed_contradicts_none_of_its_claims():
     runs = {name: printed(name) for name in names()}
     # Premises are of measures that papers do not print.
-    told = [replace(claim, provided=()) for claim in claims()]
+    told = [replace(claim, provided=()) for claim in claims() if not by_alexnet(claim)]
     words = [(claim.table, claim.says, judged(claim, runs).word) for claim in told]
     assert [told for told in words if told[2] not in ("holds", "not run")] == []
     assert len([told for told in words if told[2] == "holds"]) > 30
