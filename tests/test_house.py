@@ -13,8 +13,8 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 310,
-    "lines": 63_142,
-    "public names": 1_183,
+    "lines": 63_180,
+    "public names": 1_184,
     "single-user modules": 34,
 }
 

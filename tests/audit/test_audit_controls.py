@@ -437,6 +437,33 @@ def test_a_closed_form_that_explains_other_updates_but_not_this_one_hides_nobody
 
 
 @dataclass(frozen=True, repr=False)
+class Mapped(OnAggregate):
+    """Applies a function to every tensor, which the adversary knows."""
+
+    by: str
+
+    def expected(self, update):
+        # The first keeps nearly everything, and misleads whoever follows its slopes.
+        functions = {"wrap": lambda t: torch.remainder(t, 0.01), "blank": lambda t: t * 0 + 1}
+        return update.map(functions[self.by])
+
+
+def test_a_defense_of_ones_own_that_may_only_mislead_the_search_hides_nobody(digits):
+    search = sp.attacks.inverting_gradients(steps=200, restarts=1, tv=0.0)
+    found = join_controls(run(digits, search, Mapped("wrap"), Mapped("blank")))
+    groups = group_by_setup(attempts(found)).values()
+    flags = [{"misled" in attempt.record.effort for attempt in group} for group in groups]
+    assert flags == [{False}, {True}, {False}]
+    _, wrapped, blank = (
+        [replace(a.record, control=replace(a.record.control, bare=(8, 8, 0.01))) for a in group]
+        for group in groups
+    )
+    assert {a.level for a in attempts(wrapped)} == {Level.inconclusive}
+    assert {a.level for a in attempts(blank)} == {Level.not_shown}
+    assert "may only be misled" in verdict(wrapped).headline
+
+
+@dataclass(frozen=True, repr=False)
 class Flipped(OnAggregate):
     """Shares the rows of every tensor in another order than it says."""
 

@@ -31,10 +31,15 @@ def describe_defense(client: Client) -> Defense:
     return tuple(map(Component.of, client.chain.links))
 
 
+def is_own(link: object) -> bool:
+    """Whether a defense is a user's, and not one of Seepage."""
+    return not type(link).__module__.startswith("seepage.")
+
+
 def _require_simulated(client: Client, task: Task) -> None:
     """Raise if a user's defense does something else than it tells who simulates the client."""
     for link in client.chain.update_defenses:
-        if link.consumes == "aggregate" and not type(link).__module__.startswith("seepage."):
+        if link.consumes == "aggregate" and is_own(link):
             drawn = {n: Rng(0).fork(n).normal(p.shape, like=p) for n, p in task.parameters.items()}
             sent, again = (link(Update(drawn), rng=Rng(i)).flat().detach() for i in range(2))
             told = link.expected(Update(drawn)).flat().detach()

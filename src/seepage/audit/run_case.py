@@ -7,8 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
 from seepage.attacks.certificate import residual
-from seepage.audit.case import BoundCase, Case, client_key, describe_defense
+from seepage.audit.case import BoundCase, Case, client_key, describe_defense, is_own
 from seepage.audit.record import Ceiling, Outcome, Record
 from seepage.audit.record_schema import check_record
 from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
@@ -33,6 +37,8 @@ Executor = Callable[[Sequence[AnyCase], Started], Iterable[Outcome]]
 # Results are stored group by group. A larger group would show nothing for longer and use a GPU
 # hardly better.
 TOGETHER = 64
+# A guess explains an update badly if it leaves this much, and so many times what the truth leaves.
+LEFT, FAR = 0.05, 4.0
 
 
 def run_case(case: AnyCase) -> Outcome:
@@ -184,6 +190,8 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         effort["cut"] = 1
     if trace.simulates:
         effort["simulates"] = 1
+        if _is_misled(case, seen, guess):
+            effort["misled"] = 1
     # Whether a client that vets the planted network would have noticed.
     planted = isinstance(case.attack, ActiveAttack)
     record = replace(
@@ -202,6 +210,28 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
     _require_readable(record, case)
     words = describe_inputs(case.task.domain, scored.guess)
     return Outcome(record, case.target.truth, scored.guess, trace.objective, words)
+
+
+def _is_misled(case: Case, seen: Observation, guess: Reconstruction) -> bool:
+    """Whether the private inputs explain an update behind a user's own defense, and the guess not.
+
+    Then the defense may only mislead the search. This is computed after the attack, from the truth,
+    which the adversary does not have.
+    """
+    own = any(is_own(link) for link in case.client.chain.update_defenses)
+    labels = guess.labels if seen.labels is None else seen.labels
+    if not own or case.target.batch is None or labels is None:
+        return False
+    truth = case.private
+    left = _find_unexplained(seen, guess.inputs, labels)
+    return left > LEFT and left > FAR * _find_unexplained(seen, truth.inputs, truth.labels)
+
+
+def _find_unexplained(seen: Observation, inputs: Tensor, labels: Tensor) -> float:
+    """One minus the cosine, of whatever sign, of the simulated update and the observed one."""
+    with torch.no_grad():
+        simulated, observed = seen.simulate(inputs, labels).flat(), seen.update.flat()
+    return 1 - abs(float(cosine_similarity(simulated, observed, dim=0)))
 
 
 def _find_label_chance(case: Case) -> float | None:

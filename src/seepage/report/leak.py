@@ -162,6 +162,7 @@ def _is_conclusive(record: Record, index: int, people: int) -> bool:
         and record.control.able
         and not record.effort.get("cut")
         and not record.effort.get("foreign")
+        and not record.effort.get("misled")
         and not may_gain(record)
     )
 
