@@ -15,8 +15,8 @@ from seepage.bounds import (
     VanTrees,
     information,
 )
-from seepage.bounds.cramer_rao import dense_trace, half_width
 from seepage.bounds.information import Channel
+from seepage.bounds.inverse_trace import dense_trace, half_width
 from seepage.core.errors import InvalidValue
 from seepage.core.progress import listen
 from seepage.numerics.krylov import krylov, lanczos

@@ -417,6 +417,7 @@ def test_the_line_is_found_in_lists_and_tables_that_span_many(right, wrong, line
     [
         (["--resume", "--overwrite"], "expected --resume or --overwrite, got both"),
         (["--retry-failed"], "--retry-failed goes with --resume"),
+        (["--trust"], "--trust goes with --resume"),
         (["--fail-above", "pnsr=20"], "unknown metric 'pnsr' in --fail-above pnsr=20; did you"),
         (["--fail-above", "psnr"], "expected --fail-above METRIC=NUMBER, got 'psnr'"),
         (["--fail-above", "psnr=high"], "expected --fail-above METRIC=NUMBER, got 'psnr=high'"),

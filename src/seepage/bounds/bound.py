@@ -17,6 +17,7 @@ EVERY_ATTACK = "every attack is covered, biased or not"
 UNBIASED = "the attack is unbiased: over the noise it is right on average, for every input"
 # Begins the assumption of bounds whose prior is a finite set.
 AMONG = "on average over candidates"
+KNOWN = "the labels are known, and nothing else is seen: no statistics, no other round"
 OTHERS_KNOWN = "holds even for an adversary who knows all other examples of the batch"
 
 

@@ -10,9 +10,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.bounds.bound import AMONG, EVERY_ATTACK, OTHERS_KNOWN, LowerBound, bound_below
-from seepage.bounds.cramer_rao import KNOWN, describe_channel, half_width
+from seepage.bounds.bound import (
+    AMONG,
+    EVERY_ATTACK,
+    KNOWN,
+    OTHERS_KNOWN,
+    LowerBound,
+    bound_below,
+)
 from seepage.bounds.information import Channel, channel, require_gaussian
+from seepage.bounds.inverse_trace import half_width
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable, require_at_least
@@ -154,7 +161,7 @@ class CandidateError(LowerBound):
             f"{AMONG} from {self.data}, all as likely",
             KNOWN,
             OTHERS_KNOWN,
-            *describe_channel(seen),
+            *seen.describe(),
             f"the best attack names the right one of {max(counts)} candidates in "
             f"{100 * max(named):.3g} % of the cases",
         )

@@ -1,162 +1,30 @@
-"""Lower bounds on the error of attacks from Fisher information: Cramér-Rao and van Trees."""
+"""Lower bounds on the error of unbiased attacks from Fisher information: Cramér-Rao."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from seepage.bounds.bound import (
-    EVERY_ATTACK,
-    UNBIASED,
-    LowerBound,
-    bound_below,
-    describe_intervals,
-    find_intervals,
-    require_radius,
-)
+from seepage.bounds.bound import KNOWN, UNBIASED, LowerBound, bound_below
 from seepage.bounds.information import (
     DIFFERENTIABLE,
-    SEEN_WITH,
-    Channel,
     Information,
     channel,
     draw_signs,
     information,
-    require_continuous,
     require_differentiable,
 )
+from seepage.bounds.inverse_trace import Inversion, describe_error, half_width
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
-from seepage.core.errors import NotApplicable, require_at_least, require_positive
-from seepage.numerics.krylov import lanczos
+from seepage.core.errors import NotApplicable, require_at_least
 
-# Eigenvalues of J^T J below this share of the largest are rounding errors.
-RESOLVED = 1e-12
-# Coverage of confidence intervals.
-COVERED = 0.95
 # A share of open directions below this, in one example, is a rounding error.
 UNSEEN = 1e-6
-CONTINUOUS = "the update is continuous in the inputs, which was checked operation by operation"
-KNOWN = "the labels are known, and nothing else is seen: no statistics, no other round"
-
-
-@dataclass(frozen=True, eq=False)
-class InverseTrace:
-    """The trace of each example's diagonal block of I^-1.
-
-    Args:
-        value: The traces, `(B,)`.
-        error: Half the width of a 95 % confidence interval, `(B,)`; zero if computed exactly.
-        open: Directions of each example that I does not determine, `(B,)`; the trace leaves them
-            out.
-        steps: Steps of the Lanczos process, or None if there was none.
-        settled: Whether the steps were enough; otherwise the trace is too small.
-    """
-
-    value: Tensor
-    error: Tensor
-    open: Tensor
-    steps: int | None = None
-    settled: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Inversion:
-    """How to compute the trace of an inverse.
-
-    If I fits into memory, the trace comes from its eigenvalues. I is formed from J if J fits too,
-    else from a product with each unit vector; for a few thousand unknowns this takes minutes on a
-    GPU and hours on a CPU. Otherwise the trace is estimated by stochastic Lanczos quadrature from
-    random signs z,
-
-        tr_i(I^-1) = E[z_i^T (I^-1 z)_i],
-
-    with I^-1 z from a Krylov space. The estimated sum over all examples is a little too small,
-    never too large.
-
-    Args:
-        held: Largest problem for which I is formed, counting eight numbers for each entry of I and,
-            on a CPU, one for each entry of J.
-        probes: Number of vectors z.
-        steps: Largest dimension of the Krylov space of each z.
-        tolerance: The process stops earlier once the estimate changes by less than this over a
-            tenth of the steps.
-
-    References:
-        Ubaru, Chen and Saad, 2017 (ubaru2017fast)
-    """
-
-    held: int = 2**28
-    probes: int = 8
-    steps: int = 256
-    tolerance: float = 1e-3
-
-    def __post_init__(self) -> None:
-        require_at_least(0, held=self.held)
-        require_at_least(2, probes=self.probes)
-        require_at_least(1, steps=self.steps)
-        require_positive(tolerance=self.tolerance)
-
-    def fits(self, about: Information) -> bool:
-        """Whether I may be formed as a whole; its eigenvalues then cost another n^3."""
-        equations = 0 if about.points.is_cuda else about.equations
-        return about.unknowns * max(equations, about.unknowns * 8) <= self.held
-
-    def __call__(self, about: Information, examples: int, *, rng: Rng) -> InverseTrace:
-        """Compute or estimate the trace of each example's block of the inverse."""
-        if self.fits(about):
-            return dense_trace(about.dense(), examples)
-        if about.equations < about.unknowns and not bool(torch.as_tensor(about.prior).any()):
-            raise NotApplicable(
-                f"the update has {about.equations} entries for {about.unknowns} unknowns, which it "
-                "cannot determine; use VanTrees, or Identifiability with room to hold the matrix"
-            )
-        probes = draw_signs((self.probes, about.unknowns), about.points, rng.fork("probes"))
-        solutions, steps, settled = self.solve(about, probes)
-        each = (probes * solutions).reshape(self.probes, examples, -1).sum(2)
-        error = half_width(each)
-        none_open = torch.zeros_like(error)
-        return InverseTrace(each.mean(0), error, none_open, steps, settled)
-
-    def solve(self, about: Information, probes: Tensor) -> tuple[Tensor, int, bool]:
-        """I^-1 z for every row z of `(k, n)` by products alone, the steps, and if they settled."""
-        found = lanczos(about.products, probes, steps=self.steps, tolerance=self.tolerance)
-        if not found.least > RESOLVED * found.most:
-            raise NotApplicable(
-                "some direction of the inputs leaves the update as it is, up to rounding; use "
-                "VanTrees, or Identifiability with room to hold the matrix"
-            )
-        return found.solutions, found.steps, found.settled
-
-
-def half_width(drawn: Tensor) -> Tensor:
-    """Half the width of Student's 95 % interval for the mean over the rows of `(k, B)`, `(B,)`."""
-    # Imported here, since scipy is slow to load.
-    from scipy.stats import t
-
-    rows = len(drawn)
-    return drawn.std(0) * (float(t.ppf((1 + COVERED) / 2, rows - 1)) / math.sqrt(rows))
-
-
-def dense_trace(matrix: Tensor, examples: int) -> InverseTrace:
-    """Compute the trace of each block of the pseudo-inverse from all eigenvalues.
-
-    Example:
-        >>> dense_trace(torch.diag(torch.tensor([2.0, 4.0, 1.0, 0.0])), examples=2).value
-        tensor([0.7500, 1.0000])
-    """
-    values, vectors = torch.linalg.eigh(matrix)
-    known = values > RESOLVED * values[-1]
-    weights = torch.where(known, 1 / torch.where(known, values, 1.0), 0.0)
-    squares = vectors.square()
-    trace = (squares @ weights).reshape(examples, -1).sum(1)
-    left = (squares @ (~known).to(squares)).reshape(examples, -1).sum(1)
-    return InverseTrace(trace, torch.zeros_like(trace), left)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +83,7 @@ class CramerRao(LowerBound):
         trace = self.inversion(about, len(batch), rng=rng.fork("inverse"))
         error = (trace.value / batch.inputs[0].numel()).sqrt()
         error = torch.where(trace.open > UNSEEN, math.inf, error)
-        said = (UNBIASED, KNOWN, DIFFERENTIABLE, *describe_channel(seen), *_describe_trace(trace))
+        said = (UNBIASED, KNOWN, DIFFERENTIABLE, *seen.describe(), *trace.describe())
         left, remark = round(float(trace.open.sum())), ""
         if left:
             remark = (
@@ -267,7 +135,7 @@ class CramerRaoRelaxed(LowerBound):
         if not bool((traces > 0).all()):
             raise NotApplicable("the update does not depend on the inputs of every example")
         error = (batch.inputs[0].numel() / traces).sqrt()
-        known = (UNBIASED, KNOWN, DIFFERENTIABLE, *describe_channel(seen))
+        known = (UNBIASED, KNOWN, DIFFERENTIABLE, *seen.describe())
         return bound_below(error, *known, *said)
 
     def _traces(
@@ -282,166 +150,4 @@ class CramerRaoRelaxed(LowerBound):
             each.append(about.squares(block.flatten(1)))
         found = torch.stack(each)
         spread = half_width(found.T) / found.mean(1)
-        return found.mean(1), (f"||J||^2 from {self.probes} probes, {_describe_error(spread)}",)
-
-
-def describe_channel(seen: Channel) -> tuple[str, ...]:
-    """Say what the adversary is given in the proof and what it sees, as assumptions."""
-    told = tuple(f"holds even for an adversary who is told {what}" for what in seen.granted)
-    return (*told, f"{SEEN_WITH} {seen.std:g}") if seen.assumed else told
-
-
-def _describe_trace(trace: InverseTrace) -> tuple[str, ...]:
-    """Say how a trace was estimated; nothing if it was computed exactly."""
-    if trace.steps is None:
-        return ()
-    estimated = f"the trace is estimated, {_describe_error(trace.error / trace.value)}"
-    if trace.settled:
-        return (estimated,)
-    return estimated, f"stopped after {trace.steps} Lanczos steps, which makes it smaller"
-
-
-def _describe_error(share: Tensor) -> str:
-    return f"within {100 * float(share.max()):.2g} % (19 times out of 20)"
-
-
-@dataclass(frozen=True, kw_only=True)
-class VanTrees(LowerBound):
-    """No attack, biased or not, comes closer on average over inputs like these.
-
-        E ||guess_i - x_i||^2 >= tr_i((E J^T J / sigma^2 + diag(pi^2 / h^2))^-1)
-
-    The means are over inputs whose entries vary independently around the private ones: c + t with
-    density cos^2(pi t / 2h) / h for |t| < h. The interval c +- h is `radius` to either side of the
-    private entry, cut at the domain's bounds. Such a prior holds pi^2 / h^2 of information per
-    entry, so the bound never exceeds h / pi, whatever the noise; `CandidateError` rises to a guess
-    without an update. It also bounds the minimax risk over these inputs, since an average never
-    exceeds the worst case. An adversary who knows more about the inputs, for example that images
-    are smooth, may come closer.
-
-    With M the matrix above, every matrix C gives such a bound (Gill and Levit), and C = M^-1 the
-    best:
-
-        E ||guess_i - x_i||^2 >= (tr_i C)^2 / tr_i(C M C^T)
-
-    C comes from a few draws of the inputs, and C M C^T is averaged over others, with half a 95 %
-    interval of the sampling error added. The inverse of a mean over few draws would be too large
-    on average. Where J is large at a few rare inputs only, take more points.
-
-    The update must be continuous over all these inputs. The bound refuses networks with ReLU or
-    MaxPool and defenses that prune, whose updates jump: each jump tells the adversary something
-    that J does not contain. `MutualInformation` holds for them.
-
-    Args:
-        radius: How far entries vary, as a share of the domain's range.
-        points: Number of inputs over which C M C^T is averaged, two at least; half as many others
-            make C.
-        std: Noise with which the update is observed if the defense adds none.
-        inversion: How the trace is computed.
-
-    Example:
-        >>> import seepage as sp
-        >>> client = sp.Client(sp.Gradient(), sp.AddGaussian(1e3))
-        >>> image = sp.domains.Image((1, 4, 4))
-        >>> task = sp.zoo.mlp(hidden=(8,), activation="sigmoid", domain=image)
-        >>> grey = sp.Batch(torch.full((1, 1, 4, 4), 0.5), torch.tensor([3]))
-        >>> blind = VanTrees(radius=0.5)(client, task, grey, rng=sp.rng(0)).value
-        >>> blind.round(decimals=4)  # 1 / (2 pi)
-        tensor([0.1592], dtype=torch.float64)
-
-    References:
-        van Trees, 1968 (trees1968detection); Gill and Levit, 1995 (gill1995applications)
-    """
-
-    name: ClassVar[str] = "van_trees"
-
-    radius: float = 0.25
-    points: int = 4
-    std: float = 0.0
-    inversion: Inversion = field(default_factory=Inversion)
-
-    def __post_init__(self) -> None:
-        require_at_least(0, std=self.std)
-        require_radius(self.radius)
-        require_at_least(1, points=self.points)
-
-    def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
-        """Bound the error by the trace of the inverse, with the prior's information."""
-        seen = channel(client, task, batch, std=self.std, rng=rng.fork("client"))
-        require_continuous(seen, task, batch)
-        centre, half = find_intervals(batch.inputs.double(), task.domain.bounds, self.radius)
-        prior = (math.pi / half.flatten()).square()
-
-        def average(*numbers: int) -> Information:
-            draws = [draw_cosines(half, rng=rng.fork("point", k)) for k in numbers]
-            points = torch.stack([centre + draw for draw in draws])
-            return replace(information(seen, task, batch, points), prior=prior)
-
-        count = max(2, self.points)
-        held = [average(k) for k in range(count)]
-        shape = average(*range(count, count + (count + 1) // 2))
-        trace, doubt = self._bound(shape, held, len(batch), rng.fork("inverse"))
-        return bound_below(
-            (trace.value / batch.inputs[0].numel()).sqrt(),
-            EVERY_ATTACK,
-            describe_intervals(self.radius),
-            KNOWN,
-            CONTINUOUS,
-            *describe_channel(seen),
-            *_describe_trace(trace),
-            f"averaged over {count} inputs, of which the error of sampling takes up to "
-            f"{100 * doubt:.2g} % ({100 * COVERED:g} %)",
-        )
-
-    def _bound(
-        self, shape: Information, held: Sequence[Information], examples: int, rng: Rng
-    ) -> tuple[InverseTrace, float]:
-        """(tr_i C)^2 / tr_i(C M C^T) of each example, and the share taken off for sampling.
-
-        Both traces are means of z^T C z and ||C^T z||_M^2 over probes z: the unit vectors of an
-        example if M is held, else random signs.
-        """
-        inversion, size = self.inversion, shape.unknowns // examples
-        whole = torch.linalg.inv(shape.dense()) if inversion.fits(shape) else None
-        values, errors, doubts = list[Tensor](), list[Tensor](), list[float]()
-        steps, settled = None, True
-        for example in range(examples):
-            own = slice(example * size, (example + 1) * size)
-            if whole is not None:
-                pulled, along = whole[own], whole[own, own].diagonal()
-            else:
-                probes = shape.points.new_zeros(inversion.probes, shape.unknowns)
-                signs = (inversion.probes, size)
-                probes[:, own] = draw_signs(signs, shape.points, rng.fork("probes", example))
-                pulled, taken, done = inversion.solve(shape, probes)
-                steps, settled = max(steps or 0, taken), settled and done
-                along = (probes * pulled).sum(1)
-            costs = torch.stack(
-                [one.squares(pulled) + pulled.square() @ shape.prior for one in held]
-            )
-            # Of unit vectors the sum counts, of random signs the mean.
-            factor = 1 if whole is not None else 1 / len(along)
-            each = factor * costs.sum(1)
-            most = each.mean() + half_width(each[:, None])[0]
-            values.append((factor * along.sum()).square() / most)
-            doubts.append(1 - math.sqrt(float(each.mean() / most)))
-            errors.append(
-                along.new_zeros(()) if whole is not None else half_width(along[:, None])[0]
-            )
-        value = torch.stack(values)
-        trace = InverseTrace(value, torch.stack(errors), torch.zeros_like(value), steps, settled)
-        return trace, max(doubts)
-
-
-def draw_cosines(half: Tensor, *, rng: Rng) -> Tensor:
-    """Draw t with density cos^2(pi t / 2h) / h on |t| < h, for every h.
-
-    The distribution function (u + 1) / 2 + sin(pi u) / 2 pi of u = t / h is inverted by bisection.
-    """
-    wanted = rng.uniform(half.shape, like=half)
-    least, most = -torch.ones_like(half), torch.ones_like(half)
-    for _ in range(50):
-        middle = (least + most) / 2
-        below = (middle + 1) / 2 + torch.sin(math.pi * middle) / (2 * math.pi) < wanted
-        least, most = torch.where(below, middle, least), torch.where(below, most, middle)
-    return half * (least + most) / 2
+        return found.mean(1), (f"||J||^2 from {self.probes} probes, {describe_error(spread)}",)

@@ -16,8 +16,8 @@ from seepage.bounds.bound import (
     find_intervals,
     require_radius,
 )
-from seepage.bounds.cramer_rao import RESOLVED, Inversion
 from seepage.bounds.information import channel, information
+from seepage.bounds.inverse_trace import RESOLVED, Inversion
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import NotApplicable, require_at_least

@@ -24,6 +24,8 @@ from seepage.probing.operations import OperationTrace, trace_operations
 
 # Largest relative difference between a client and its deterministic part that is rounding.
 ROUNDING = 1e-4
+# An assumption that begins like this makes the bound one of another client than the one attacked.
+SEEN_WITH = "the update is seen with noise that the client does not add, of std"
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,11 @@ class Channel:
             single = chain(*links.input_defenses, *links.update_defenses)
             alone = replace(self.client, defense=single)
             return torch.cat([alone(task, part, rng=rng).flat() for part in links.split(batch)])
+
+    def describe(self) -> tuple[str, ...]:
+        """Say what the adversary is given in the proof and what it sees, as assumptions."""
+        told = tuple(f"holds even for an adversary who is told {what}" for what in self.granted)
+        return (*told, f"{SEEN_WITH} {self.std:g}") if self.assumed else told
 
 
 def channel(
@@ -189,10 +196,6 @@ def _require_deterministic(
 
 def _names(links: Sequence[Protection]) -> str:
     return ", ".join(map(repr, links))
-
-
-# An assumption that begins like this makes the bound one of another client than the one attacked.
-SEEN_WITH = "the update is seen with noise that the client does not add, of std"
 
 
 def _trace(seen: Channel, task: Task, batch: Batch) -> OperationTrace:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from seepage.bounds.bound import (
     EVERY_ATTACK,
+    KNOWN,
     OTHERS_KNOWN,
     LowerBound,
     bound_below,
@@ -19,8 +20,8 @@ from seepage.bounds.bound import (
     find_intervals,
     require_radius,
 )
-from seepage.bounds.cramer_rao import COVERED, KNOWN, describe_channel, half_width
 from seepage.bounds.information import Channel, channel, require_gaussian
+from seepage.bounds.inverse_trace import COVERED, half_width
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import require_at_least
@@ -99,7 +100,7 @@ class MutualInformation(LowerBound):
             describe_intervals(self.radius),
             KNOWN,
             OTHERS_KNOWN,
-            *describe_channel(seen),
+            *seen.describe(),
             f"the update tells at most {most:.3g} bits of an example, of which {doubt:.2g} stand "
             f"for the error of sampling ({100 * COVERED:g} %)",
         )

@@ -92,6 +92,8 @@ class AuditRequest:
             raise InvalidValue(f"expected a spec or {other}, got both; leave one out")
         if self.retry_failed and not self.resume:
             raise InvalidValue("--retry-failed goes with --resume, which is not given")
+        if self.trust and not self.resume:
+            raise InvalidValue("--trust goes with --resume, which is not given")
 
     def resuming(self) -> list[str]:
         """The words of the command that goes on with this audit."""
