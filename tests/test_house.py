@@ -12,10 +12,10 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "files": 312,
-    "lines": 63_230,
-    "public names": 1_184,
-    "single-user modules": 36,
+    "files": 315,
+    "lines": 63_670,
+    "public names": 1_193,
+    "single-user modules": 37,
 }
 
 

@@ -11,6 +11,7 @@ from torch import nn
 import seepage as sp
 from seepage.attacks.malicious_server.class_fishing import ClassFishing
 from seepage.attacks.malicious_server.identity_convolutions import _find_passed_entries
+from seepage.attacks.malicious_server.reversible_blocks import ReversibleNetwork, _largest_stretch
 from seepage.attacks.malicious_server.robbing_the_fed import Imprint, Law, Public
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.scoring import METRICS
@@ -336,3 +337,74 @@ def test_bad_words_and_bad_fits_are_one_sentence(photos, lenet):
     attack = sp.attacks.robbing_the_fed(public="digits", split="test")
     with pytest.raises(InvalidValue, match="public data of shape"):
         attack.plant(lenet, rng=sp.rng(0))
+
+
+def test_a_hundred_people_with_weights_of_their_own_all_come_back_with_their_labels(cifar):
+    batch, attack = cifar.batch(100), sp.attacks.input_to_logits(examples=100)
+    guess = attacked(attack, sp.zoo.resnet20(width=4), batch)
+    assert bool((psnr(guess, batch) > 60).all())
+    assert torch.equal(guess.labels, batch.labels)
+    assert guess.certificate.unique
+
+
+def test_a_network_with_its_input_at_the_logits_computes_what_it_computed(photos, lenet):
+    inputs = photos.batch(6).inputs
+    planted = sp.attacks.input_to_logits(examples=4).plant(lenet, rng=sp.rng(0))
+    assert torch.equal(
+        planted.outputs(planted.parameters, inputs), lenet.outputs(lenet.parameters, inputs)
+    )
+
+
+def test_the_input_at_the_logits_comes_back_after_local_steps_on_the_whole_batch(photos, lenet):
+    batch = photos.batch(4)
+    walker = sp.Client(sp.FedAvg(lr=0.01, epochs=3, local_batch_size=4))
+    guess = attacked(sp.attacks.input_to_logits(examples=4), lenet, batch, client=walker)
+    assert bool((psnr(guess, batch) > 50).all())
+
+
+def test_more_people_than_weights_of_their_own_are_refused(photos, lenet):
+    with pytest.raises(NotApplicable, match="plant with examples=4"):
+        attacked(sp.attacks.input_to_logits(examples=2), lenet, photos.batch(4))
+
+
+def test_reversible_blocks_run_backwards_and_mix_every_pixel():
+    network = ReversibleNetwork((3, 8, 8), 3, 10).double()
+    inputs = torch.rand(2, 3, 8, 8, dtype=torch.float64)
+    read = []
+    network.head.register_forward_pre_hook(lambda _, seen: read.append(seen[0]))
+    with torch.no_grad():
+        network(inputs)
+        torch.testing.assert_close(network.invert(read[0]), inputs, rtol=0, atol=1e-12)
+    as_sent = torch.nn.functional.pixel_unshuffle(inputs, 2).flatten(1)
+    assert not torch.isclose(read[0], as_sent, atol=1e-3).any(1).all()
+    assert float((read[0] - as_sent).norm() / as_sent.norm()) > 0.05
+
+
+def test_the_largest_stretch_of_reversible_blocks_is_that_of_their_jacobian():
+    network, read = (
+        ReversibleNetwork((3, 4, 4), 3, 10),
+        torch.rand(48, generator=torch.Generator().manual_seed(0)),
+    )
+    whole = torch.autograd.functional.jacobian(
+        network.double().invert, read.double()[None]
+    ).reshape(48, 48)
+    assert _largest_stretch(network, read) == pytest.approx(float(whole.svd().S[0]), rel=0.02)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_an_image_comes_back_through_reversible_blocks(channels, photos):
+    domain = sp.domains.Image((channels, 16, 16))
+    batch = sp.Batch(photos.batch(1).inputs[:, :channels], photos.batch(1).labels)
+    task = sp.zoo.lenet(domain=domain, classes=photos.classes)
+    guess = attacked(sp.attacks.reversible_blocks(blocks=6), task, batch)
+    assert float(psnr(guess, batch)) > 80
+    assert guess.certificate.unique
+
+
+def test_reversible_blocks_say_what_they_cannot_do(photos, lenet):
+    attack = sp.attacks.reversible_blocks()
+    with pytest.raises(NotApplicable, match="a batch of one"):
+        attacked(attack, lenet, photos.batch(2))
+    odd = sp.zoo.lenet(domain=sp.domains.Image((1, 9, 9)))
+    with pytest.raises(NotApplicable, match="even height and width"):
+        attack.plant(odd, rng=sp.rng(0))

@@ -313,9 +313,21 @@ PLANTED = {
         25.0,
         1,
     ),
+    "input_to_logits": (
+        sp.attacks.input_to_logits(examples=4),
+        photos("lenet", 4, pixels=16),
+        80.0,
+        4,
+    ),
     "label_flip": (
         sp.attacks.label_flip(attack=sp.attacks.rgap()),
         one_photo("cnn2-v1", pixels=8),
+        80.0,
+        1,
+    ),
+    "reversible_blocks": (
+        sp.attacks.reversible_blocks(),
+        one_photo("lenet", pixels=16),
         80.0,
         1,
     ),

@@ -7,6 +7,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.exposure import Finding, VettingVerdict, concentration
+from seepage.exposure.gradient_probes import find_own_places
 from seepage.exposure.vet import _parallel_rows
 from seepage.utility import Training, train
 from seepage.zoo import MODELS
@@ -81,6 +82,7 @@ PLANTED = {
         "pass-through layers",
     ),
     "class_fishing": (sp.attacks.class_fishing(target=4), "malicious", "silenced classes"),
+    "input_to_logits": (sp.attacks.input_to_logits(), "suspicious", "held input"),
 }
 
 
@@ -166,7 +168,10 @@ def test_the_worst_finding_decides_and_what_is_exposed_is_no_alarm():
 def test_only_what_the_data_allowed_is_said_to_have_been_looked_for(own):
     task = sp.zoo.mlp(hidden=(8,))
     by_size = {4: set(), 8: {"gradient concentration (D-SNR)"}, 12: {"flipped labels"}}
-    alone, expected = set(sp.vet(task).checks), {"answers that are not finite"}
+    alone, expected = (
+        set(sp.vet(task).checks),
+        {"answers that are not finite", "places in the batch"},
+    )
     for size, added in by_size.items():
         expected |= added
         few = sp.Batch(own.inputs[:size], own.labels[:size])
@@ -195,3 +200,32 @@ def test_a_network_that_answers_with_infinity_is_not_clean(own):
     for parameter in task.model.parameters():
         parameter.data.mul_(1e25 if parameter.ndim == 2 else 0)
     assert "with NaN or infinity" in " ".join(f.reason for f in sp.vet(task, own).alarms)
+
+
+class Disguised(nn.Module):
+    """A first layer as a bare matrix `(inputs, outputs)`, before a convolutional network."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network, self.matrix = network, nn.Parameter(0.01 * torch.randn(3 * 16 * 16, 10))
+
+    def forward(self, inputs):
+        return self.network(inputs) + (2 * inputs - 1).flatten(1) @ self.matrix
+
+
+def test_a_layer_that_reads_the_input_is_found_however_it_is_written():
+    honest = sp.zoo.lenet(domain=sp.domains.Image((3, 16, 16)))
+    planted = sp.Task(Disguised(honest.model), honest.loss, honest.domain)
+    found = [finding for finding in sp.vet(planted).alarms if finding.check == "held input"]
+    assert [finding.layer for finding in found] == ["matrix"]
+
+
+def test_weights_for_places_of_a_batch_are_found_on_data(own):
+    planted = sp.attacks.input_to_logits(examples=4).plant(sp.zoo.lenet(), rng=sp.rng(0))
+    assert "places in the batch" in {f.check for f in sp.vet(planted, own).alarms}
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_batch_normalisation_does_not_count_as_weights_for_places(mode, own):
+    task = sp.zoo.resnet20(width=4).in_mode(mode)
+    assert find_own_places(task, own) is None

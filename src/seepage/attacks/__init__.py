@@ -23,8 +23,10 @@ from seepage.attacks.linear_systems.hybrid import hybrid
 from seepage.attacks.linear_systems.rgap import rgap
 from seepage.attacks.malicious_server.class_fishing import class_fishing
 from seepage.attacks.malicious_server.identity_convolutions import identity_convolutions
+from seepage.attacks.malicious_server.input_to_logits import input_to_logits
 from seepage.attacks.malicious_server.label_flip import label_flip
 from seepage.attacks.malicious_server.planting import first_layer_fc
+from seepage.attacks.malicious_server.reversible_blocks import reversible_blocks
 from seepage.attacks.malicious_server.robbing_the_fed import robbing_the_fed
 from seepage.attacks.rounds import exact_rounds, stack_rounds
 from seepage.attacks.systematic import systematic, teacher_forced
@@ -57,10 +59,12 @@ ATTACKS: Catalogue[Callable[..., Attack]] = Catalogue(
             hybrid,
             identity_convolutions,
             idlg,
+            input_to_logits,
             inverting_gradients,
             label_flip,
             learn_from_gradients,
             next_words,
+            reversible_blocks,
             rgap,
             robbing_the_fed,
             softmax_features,
@@ -96,10 +100,12 @@ __all__ = [
     "hybrid",
     "identity_convolutions",
     "idlg",
+    "input_to_logits",
     "inverting_gradients",
     "label_flip",
     "learn_from_gradients",
     "next_words",
+    "reversible_blocks",
     "rgap",
     "robbing_the_fed",
     "softmax_features",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from seepage.core import Batch, Task
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.exposure.d_snr import FEWEST_EXAMPLES, concentration
+from seepage.exposure.gradient_probes import FEWEST_PLACES, find_held_input, find_own_places
 from seepage.exposure.inspection import inspection
 from seepage.probing.heads import classifier_head
 
@@ -210,7 +211,7 @@ def _passes_on(matrix: Tensor) -> bool:
 
 
 def _exposed_inputs(task: Task) -> Iterator[Finding]:
-    """A fully connected layer that reads the input, and a rank metric of zero.
+    """A layer that reads the whole input, and a rank metric of zero.
 
     The architecture exposes both: an honest perceptron has the former, a small honest
     convolutional network the latter. A fully connected layer that reads the input of a
@@ -222,7 +223,8 @@ def _exposed_inputs(task: Task) -> Iterator[Finding]:
     """
     found = inspection(task)
     name = found.closed_form
-    if name is not None and any(isinstance(m, CONVOLUTIONS) for m in task.model.modules()):
+    convolutional = any(isinstance(m, CONVOLUTIONS) for m in task.model.modules())
+    if name is not None and convolutional:
         reason = (
             f"{name!r} is fully connected and reads the input of a convolutional network, which "
             "has no use for it"
@@ -234,6 +236,9 @@ def _exposed_inputs(task: Task) -> Iterator[Finding]:
             "back in closed form"
         )
         yield Finding("first layer", "exposed", name, reason)
+    elif (held := find_held_input(task)) is not None:
+        reason = f"the gradient of {held!r} is the input itself, up to scale and shift"
+        yield Finding("held input", "suspicious" if convolutional else "exposed", held, reason)
     if found.metric is not None and found.metric.layers and round(found.metric.value) == 0:
         reason = "its rank metric c(M) is 0: the equations of one update determine one example"
         yield Finding("rank metric", "exposed", "", reason)
@@ -312,6 +317,21 @@ def _gradient_concentration(task: Task, batch: Batch) -> Iterator[Finding]:
         yield Finding("concentration", "suspicious", found.layer, reason)
 
 
+def _own_places(task: Task, batch: Batch) -> Iterator[Finding]:
+    """Weights of their own for places of a batch, which keep its examples apart.
+
+    References:
+        Geiping et al., 2020, Sec. 4.3 (geiping2020inverting)
+    """
+    name = find_own_places(task, batch)
+    if name is not None:
+        reason = (
+            f"the gradient of {name!r} depends on the order of your examples: the network treats "
+            "them by their place in the batch, which keeps their gradients apart"
+        )
+        yield Finding("places in the batch", "suspicious", name, reason)
+
+
 def _broken_weights(task: Task) -> Iterator[Finding]:
     """Weights that are NaN or infinite: beside them no other check can see anything."""
     for name, tensor in task.model.state_dict().items():
@@ -344,6 +364,7 @@ ON_DATA: Mapping[str, tuple[Callable[[Task, Batch], Iterable[Finding]], int]] = 
     "answers that are not finite": (_broken_answers, 1),
     "gradient concentration (D-SNR)": (_gradient_concentration, FEWEST_EXAMPLES),
     "flipped labels": (_flipped_labels, FEWEST_LABELLED),
+    "places in the batch": (_own_places, FEWEST_PLACES),
 }
 _ORDER = ("malicious", "suspicious", "exposed")
 

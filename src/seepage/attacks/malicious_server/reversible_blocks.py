@@ -1,0 +1,189 @@
+"""Send a network of reversible blocks, through which the last layer's input leads to the image."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pixel_shuffle, pixel_unshuffle
+
+from seepage.attacks.certificate import certify_solved
+from seepage.attacks.labels.read_targets import fit_targets
+from seepage.attacks.linear_systems.analytic_fc import features
+from seepage.core import ActiveAttack, Observation, Reconstruction, Rng, Task, Trace
+from seepage.core.errors import InvalidValue, NotApplicable, require_at_least
+from seepage.core.rng import require_key
+from seepage.numerics.krylov import krylov
+from seepage.probing.usable_update import require_usable
+
+_WEIGHT, _BIAS = "head.weight", "head.bias"
+# Of the Lanczos process for the largest singular value; more change it by less than 1 %.
+_STEPS = 40
+
+
+class Coupling(nn.Module):
+    """A reversible residual block: each half of the channels is moved by what the other says.
+
+        a' = a + F(b),   b' = b + G(a')
+
+    References:
+        Chang et al., 2018 (chang2018reversible)
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        half = channels // 2
+        self.first, self.second = (
+            nn.Sequential(
+                nn.Conv2d(half, half, 3, padding=1), nn.ReLU(), nn.Conv2d(half, half, 3, padding=1)
+            )
+            for _ in range(2)
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Move both halves."""
+        a, b = inputs.chunk(2, 1)
+        a = a + self.first(b)
+        return torch.cat([a, b + self.second(a)], 1)
+
+    def invert(self, outputs: Tensor) -> Tensor:
+        """Move both halves back."""
+        a, b = outputs.chunk(2, 1)
+        b = b - self.second(a)
+        return torch.cat([a - self.first(b), b], 1)
+
+
+class ReversibleNetwork(nn.Module):
+    """Reversible blocks on images at half their resolution, and a linear layer that reads all.
+
+    Args:
+        shape: Of an input, `(C, H, W)`, both sizes even.
+        blocks: Number of blocks.
+        classes: Number of logits.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], blocks: int, classes: int) -> None:
+        super().__init__()
+        channels, height, width = shape
+        self.inner = (4 * channels, height // 2, width // 2)
+        self.blocks = nn.ModuleList(Coupling(4 * channels) for _ in range(blocks))
+        self.head = nn.Linear(math.prod(shape), classes)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The logits `(B, K)`."""
+        hidden = pixel_unshuffle(inputs, 2)
+        for block in self.blocks:
+            hidden = block(hidden)
+        logits: Tensor = self.head(hidden.flatten(1))
+        return logits
+
+    def invert(self, read: Tensor) -> Tensor:
+        """The inputs `(B, C, H, W)` of which the last layer reads these features `(B, n)`."""
+        hidden = read.reshape(-1, *self.inner)
+        for block in reversed(self.blocks):
+            assert isinstance(block, Coupling)
+            hidden = block.invert(hidden)
+        return pixel_shuffle(hidden, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReversibleBlocks:
+    """Replaces the network by a reversible one and runs it backwards; see `reversible_blocks`."""
+
+    blocks: int = 4
+
+    def __post_init__(self) -> None:
+        require_at_least(1, blocks=self.blocks)
+
+    def plant(self, task: Task, *, rng: Rng) -> Task:
+        """Draw the weights of a reversible network for the same images and classes."""
+        require_key(rng)
+        shape = tuple(task.domain.shape)
+        if len(shape) != 3 or shape[1] % 2 or shape[2] % 2:
+            raise NotApplicable(
+                f"expected images of even height and width, got inputs of shape {shape}; plant "
+                "another way"
+            )
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            torch.default_generator.set_state(rng.fork("weights").generator().get_state())
+            network = ReversibleNetwork((shape[0], shape[1], shape[2]), self.blocks, task.classes)
+        network.to(next(iter(task.parameters.values())))
+        return replace(task, model=network, name=f"reversible network instead of {task.name}")
+
+    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+        """Compute what the last layer read, and the image that leads there; nothing is random."""
+        require_key(rng)
+        began = time.perf_counter()
+        task = observation.task
+        network = task.model
+        if not isinstance(network, ReversibleNetwork):
+            raise InvalidValue(f"expected the network that was planted, got {task.name}")
+        require_usable(observation.update, task)
+        read = features(observation, layer="head")
+        with torch.no_grad():
+            normalised = network.invert(read[None])
+        inputs = task.domain.project(task.domain.denormalise(normalised))
+        labels = observation.labels
+        if labels is None:
+            labels = fit_targets(observation, inputs)
+        trace = Trace(seconds=time.perf_counter() - began, device=str(inputs.device))
+        if labels is None:
+            return Reconstruction(inputs, None, trace)
+        length = float(observation.update.tensors[_BIAS].double().norm())
+        stretch = _largest_stretch(network, read)
+
+        def bound(errors: Mapping[str, float]) -> float:
+            off = errors[_WEIGHT] + errors[_BIAS] * float(read.double().norm())
+            return stretch * off / length
+
+        certificate = certify_solved(
+            observation, inputs, labels, read=(_WEIGHT, _BIAS), alone=True, bound=bound
+        )
+        return Reconstruction(inputs, labels, trace, certificate)
+
+
+def _largest_stretch(network: ReversibleNetwork, read: Tensor) -> float:
+    """How far an error of the features moves the image at most: the norm of the local Jacobian."""
+    exact = copy.deepcopy(network).double().requires_grad_(False)
+    point = read.double()[None].requires_grad_()
+    image = exact.invert(point)
+    weights = torch.zeros_like(image, requires_grad=True)
+    (pulled,) = torch.autograd.grad(image, point, weights, create_graph=True)
+
+    def square(rows: Tensor) -> Tensor:
+        (moved,) = torch.autograd.grad(pulled, weights, rows, retain_graph=True)
+        (back,) = torch.autograd.grad(image, point, moved, retain_graph=True)
+        return back
+
+    start = Rng(0).normal(point.shape).to(point)
+    *_, space = krylov(square, start, steps=min(_STEPS, len(read)))
+    return math.sqrt(float(torch.linalg.eigvalsh(space.matrices()).max()))
+
+
+def reversible_blocks(*, blocks: int = 4) -> ActiveAttack:
+    """Send a network of reversible blocks, through which one image comes back in closed form.
+
+    What the last layer reads follows from its gradient; the blocks lead from there to the image.
+    Their weights are untrained, and any others would do.
+
+    Args:
+        blocks: Number of reversible blocks.
+
+    Example:
+        >>> import seepage as sp
+        >>> photos, attack = sp.data.load("photos"), reversible_blocks()
+        >>> planted = attack.plant(sp.zoo.lenet(domain=photos.domain), rng=sp.rng(0))
+        >>> cheating, client = sp.Threat(server="malicious"), sp.Client(sp.Gradient())
+        >>> seen = cheating.observe(client, planted, photos.batch(1), rng=sp.rng(0))
+        >>> bool(sp.score(attack(seen, rng=sp.rng(1)), photos.batch(1))["psnr"] > 60)
+        True
+
+    References:
+        Geiping et al., 2020, Sec. 4.3 and Proposition 1 (geiping2020inverting)
+    """
+    return ReversibleBlocks(blocks=blocks)
