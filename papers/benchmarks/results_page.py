@@ -117,9 +117,9 @@ MISSING = (
     ),
     ("the supplement", "004", "Its scores: claims are judged by order."),
     (
-        "the network of Wang et al., max pooling in a ResNet, reversible blocks",
-        "003, Figure 2 and Section 4",
-        "One panel of Figure 2 and two remarks, of which no claim is kept here.",
+        "the network of Wang et al., max pooling in a ResNet",
+        "003, Figure 2 and Section 4.2",
+        "One panel of Figure 2 and one remark, of which no claim is kept here.",
     ),
 )
 

@@ -48,6 +48,8 @@ CALLED = MappingProxyType(
         "among": "images to choose from",
         "b": "batch size",
         "batch": "batch size",
+        "crowd": "people in a large batch",
+        "crowds": "people in large batches",
         "every": "steps between changes",
         "examples": "images to learn from",
         "hybrid": "steps of the hybrid by layer",

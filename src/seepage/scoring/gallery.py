@@ -7,7 +7,7 @@ p-value: first place has a probability of 1 / (N + 1). No threshold and no unit 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -157,25 +157,45 @@ class Gallery:
         apart = [(row - candidates).square().mean(1).sqrt() / self._width for row in rows]
         return {"shades": 1 - torch.stack(apart)}
 
-    def compare(self, shown: Sequence[View], truth: Tensor, strangers: Tensor) -> Table:
-        """Similarity of every guess to the truth, first, and to strangers: measure to `(G, C)`."""
-        similarity, parts = self.similarity, torch.split(strangers, _AT_ONCE)
-        own = similarity.embed(truth[None])
-        if len(parts) == 1:
-            others = self.embed(strangers)
-            candidates = {name: torch.cat([own[name], one]) for name, one in others.items()}
-            return similarity.compare(shown, candidates)
-        middle = None
-        if "edges" in own:
-            total = own["edges"].sum(0)
-            for part in parts:
-                total = total + self.embed(part)["edges"].sum(0)
-            middle = total / (len(strangers) + 1)
-        tables = [
-            similarity.compare(shown, some, middle=middle)
-            for some in (own, *(self.embed(part) for part in parts))
+    def compare(self, shown: Sequence[View], truths: Tensor, strangers: Tensor) -> Iterator[Table]:
+        """Similarity of every guess to a truth, first, and to strangers: measure to `(G, C)`.
+
+        Args:
+            shown: The guesses.
+            truths: Of people who are to be told from the same strangers; each gets a table.
+            strangers: Their numbers.
+        """
+        similarity, others = self.similarity, torch.split(strangers, _AT_ONCE)
+        own = similarity.embed(truths)
+        plain = [
+            {n: v for n, v in some.items() if n != "edges"}
+            for some in (own, *map(self.embed, others))
         ]
-        return {name: torch.cat([table[name] for table in tables], 1) for name in tables[0]}
+        if len(others) == 1:
+            plain = [{name: torch.cat([one[name] for one in plain]) for name in plain[0]}]
+        tables = [similarity.compare(shown, some) for some in plain]
+        shared = {name: torch.cat([table[name] for table in tables], 1) for name in tables[0]}
+        for number in range(len(truths)):
+            columns = [number, *range(len(truths), len(truths) + len(strangers))]
+            table = {name: values[:, columns] for name, values in shared.items()}
+            if "edges" in own:
+                table["edges"] = self._compare_edges(shown, own["edges"][number, None], others)
+            yield table
+
+    def _compare_edges(
+        self, shown: Sequence[View], own: Tensor, others: Sequence[Tensor]
+    ) -> Tensor:
+        """Similarity of edges, less the mean of this truth's and of all strangers'."""
+        if len(others) == 1:
+            candidates = torch.cat([own, self.embed(others[0])["edges"]])
+            return self.similarity.compare(shown, {"edges": candidates})["edges"]
+        total = own.sum(0)
+        for part in others:
+            total = total + self.embed(part)["edges"].sum(0)
+        middle = total / (sum(map(len, others)) + 1)
+        every = (own, *(self.embed(part)["edges"] for part in others))
+        tables = [self.similarity.compare(shown, {"edges": e}, middle=middle) for e in every]
+        return torch.cat([table["edges"] for table in tables], 1)
 
     def least_alike(self, label: int | None) -> Mapping[str, float]:
         """By pixels, structure or entries, how alike 95 % of noisy people are to themselves."""
@@ -251,18 +271,28 @@ def identify(
     labels = [None] * len(batch) if classes is None else classes.tolist()
     truths = batch.inputs.detach().cpu()
     shown = gallery.similarity.show(guesses)
-    found = []
-    for truth, label in zip(truths, labels, strict=True):
-        strangers = gallery.choose_strangers(truth, label=label, without=without, size=size)
-        if len(strangers) == 0:
-            raise InvalidValue("expected at least one stranger to compare with, got none")
+    beside = [
+        gallery.choose_strangers(truth, label=label, without=without, size=size)
+        for truth, label in zip(truths, labels, strict=True)
+    ]
+    if not all(map(len, beside)):
+        raise InvalidValue("expected at least one stranger to compare with, got none")
+    # People who have the same strangers, as those of one label do, are compared in one go.
+    together: dict[tuple[int, ...], list[int]] = {}
+    found: dict[int, Identification] = {}
+    for number, (truth, strangers) in enumerate(zip(truths, beside, strict=True)):
         if gallery.is_one_shade(truth):
-            table, kind = gallery.compare_values(guesses, truth, strangers), "one shade"
+            table = gallery.compare_values(guesses, truth, strangers)
+            found[number] = _find(table, truth, gallery, "one shade", labels[number])
         else:
-            table = gallery.compare(shown, truth, strangers)
-            kind = _describe_gallery(gallery, strangers, label)
-        found.append(_find(table, truth, gallery, kind, label))
-    return tuple(found)
+            together.setdefault(tuple(strangers.tolist()), []).append(number)
+    for numbers in together.values():
+        strangers = beside[numbers[0]]
+        tables = gallery.compare(shown, truths[numbers], strangers)
+        for number, table in zip(numbers, tables, strict=True):
+            kind = _describe_gallery(gallery, strangers, labels[number])
+            found[number] = _find(table, truths[number], gallery, kind, labels[number])
+    return tuple(found[number] for number in range(len(truths)))
 
 
 def _find(
