@@ -76,6 +76,30 @@ def test_lenet_fits_digits():
     assert zoo.lenet(domain=MNIST).parameters["head.weight"].shape == (10, 12 * 7 * 7)
 
 
+def test_the_network_of_wang_has_12544_features_of_a_digit_and_a_slope_below_zero():
+    task = zoo.wang_cnn()
+    shapes = [(c.kernel_size[0], c.out_channels, c.stride[0]) for c in convolutions(task)]
+    assert shapes == [(3, 32, 2), (3, 64, 1), (3, 128, 2), (3, 256, 1)]
+    assert task.parameters["head.weight"].shape == (10, 12_544)
+    kinds = [type(m) for m in task.model]
+    assert kinds == 4 * [nn.Conv2d, nn.LeakyReLU] + [nn.Flatten, nn.Linear]
+    weights, hidden = task.parameters, torch.randn(2, 1, 28, 28)
+    expected = hidden
+    for number, stride in enumerate((2, 1, 2, 1), start=1):
+        kernel, bias = weights[f"conv{number}.weight"], weights[f"conv{number}.bias"]
+        expected = nn.functional.conv2d(expected, kernel, bias, stride, 1)
+        expected = torch.where(expected > 0, expected, expected / 100)
+    logits = expected.flatten(1) @ weights["head.weight"].T + weights["head.bias"]
+    torch.testing.assert_close(task.model(hidden), logits)
+
+
+def test_the_network_of_wang_may_have_a_hidden_layer():
+    task = zoo.wang_cnn(width=2, hidden=5)
+    assert task.parameters["hidden.weight"].shape == (5, 16 * 7 * 7)
+    assert task.parameters["head.weight"].shape == (10, 5)
+    assert [type(m) for m in task.model][-3:] == [nn.Linear, nn.LeakyReLU, nn.Linear]
+
+
 @pytest.mark.parametrize("width", [8, 16, 64])
 def test_convnet_really_has_the_width_it_is_asked_for(width):
     task = zoo.convnet(width=width)
@@ -149,6 +173,22 @@ def test_option_a_subsamples_and_pads_with_zeros_on_both_sides(width):
     assert outputs.shape == (2, 2 * width, 4, 4)
     assert torch.equal(outputs[:, front : front + width], inputs[:, :, ::2, ::2])
     assert outputs.count_nonzero() == 2 * width * 16
+
+
+@pytest.mark.parametrize(("name", "head"), [("resnet20", "linear"), ("resnet18", "fc")])
+def test_resnets_pool_all_pixels_as_asked(name, head):
+    image = torch.randn(2, 3, 16, 16)
+    outputs = {}
+    for pooling, reduce in (("max", torch.amax), ("average", torch.mean)):
+        model = zoo.MODELS[name](width=2, pooling=pooling).model.eval()
+        seen = []
+        model.get_submodule(f"layer{3 if name == 'resnet20' else 4}").register_forward_hook(
+            lambda _module, _inputs, features, seen=seen: seen.append(features)
+        )
+        outputs[pooling] = model(image)
+        expected = model.get_submodule(head)(reduce(seen[0], dim=(2, 3)))
+        torch.testing.assert_close(outputs[pooling], expected)
+    assert not torch.allclose(outputs["max"], outputs["average"])
 
 
 def test_preactivation_normalises_before_each_convolution_and_never_after_the_sum():

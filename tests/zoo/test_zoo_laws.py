@@ -25,17 +25,21 @@ CALLS = {
     "convnet, circular": {"width": 2, "padding": "circular", "domain": MEDIUM},
     "resnet20": {"width": 2, "domain": SMALL},
     "resnet20, B": {"width": 2, "shortcut": "B", "domain": SMALL},
+    "resnet20, max": {"width": 2, "pooling": "max", "domain": SMALL},
     "resnet32": {"width": 1, "domain": SMALL},
     "resnet56": {"width": 1, "domain": SMALL},
     "resnet18": {"width": 2, "domain": SMALL},
     "resnet18, preactivation": {"width": 2, "preactivation": True, "domain": SMALL},
     "resnet18, imagenet": {"width": 2, "stem": "imagenet", "domain": SMALL},
+    "resnet18, max": {"width": 2, "pooling": "max", "domain": SMALL},
     "resnet50": {"width": 1, "domain": SMALL},
     "cnn": {},
     "cnn2-v1": {"domain": MEDIUM},
     "cnn4-v2": {"domain": Image((3, 20, 20))},
     "single_conv": {"filters": 2, "domain": SMALL},
     "single_conv of signals": {"filters": 2, "domain": SIGNAL},
+    "wang_cnn": {"width": 2, "domain": Image((1, 8, 8))},
+    "wang_cnn, hidden": {"width": 1, "hidden": 5, "domain": Image((1, 8, 8))},
     "mnist_convnet": {"width": 2, "domain": Image((1, 8, 8))},
     "two_layer": {"neurons": 12, "domain": SMALL},
     "wide_head_resnet18": {"width": 1, "neurons": 12, "trained": 4, "domain": SMALL},
@@ -169,7 +173,7 @@ def test_every_factory_has_the_common_keyword_only_arguments(name):
     assert all(p.kind is p.KEYWORD_ONLY for p in parameters.values())
     assert parameters["classes"].default == 10
     assert parameters["seed"].default == 0
-    other = {"mnist_convnet": MNIST, "gpt": Tokens(12, 512)}
+    other = {"mnist_convnet": MNIST, "wang_cnn": MNIST, "gpt": Tokens(12, 512)}
     assert parameters["domain"].default == other.get(name, CIFAR10)
 
 
@@ -182,7 +186,10 @@ def test_every_factory_has_the_common_keyword_only_arguments(name):
         (lambda: zoo.mlp(hidden=[8], seed=2), "mlp(hidden=(8,), seed=2)"),
         (lambda: zoo.lenet(), "lenet(classes=10)"),
         (lambda: zoo.resnet20(classes=100), "resnet20(width=16, classes=100)"),
+        (lambda: zoo.resnet20(pooling="max"), "resnet20(width=16, pooling='max')"),
         (lambda: zoo.resnet18(width=2), "resnet18(stem='cifar', width=2)"),
+        (lambda: zoo.wang_cnn(), "wang_cnn(width=32)"),
+        (lambda: zoo.wang_cnn(width=4, hidden=9), "wang_cnn(width=4, hidden=9)"),
         (lambda: zoo.cnn(variant="cnn2-v1"), "cnn(variant='cnn2-v1')"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -39,7 +39,7 @@ def test_a_seed_is_a_whole_number(name, seed):
 WIDE = ["convnet", "resnet20", "resnet32", "resnet56", "resnet18", "resnet50", "resnet152"]
 
 
-@pytest.mark.parametrize("name", [*WIDE, "mnist_convnet", "wide_head_resnet18"])
+@pytest.mark.parametrize("name", [*WIDE, "wang_cnn", "mnist_convnet", "wide_head_resnet18"])
 @pytest.mark.parametrize("width", [0, -1, 1.5, "64"])
 def test_a_width_is_a_positive_whole_number(name, width):
     with pytest.raises(InvalidValue, match="expected width as a whole number >= 1, got"):
@@ -58,9 +58,10 @@ def test_every_hidden_layer_needs_a_unit(hidden):
         zoo.mlp(hidden=hidden)
 
 
-def test_fc_needs_a_unit():
+@pytest.mark.parametrize("name", ["fc", "wang_cnn"])
+def test_a_hidden_layer_needs_a_unit(name):
     with pytest.raises(InvalidValue, match="expected hidden as a whole number >= 1, got 0"):
-        zoo.fc(hidden=0)
+        zoo.MODELS[name](hidden=0)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +70,8 @@ def test_fc_needs_a_unit():
         (lambda: zoo.mlp(activation="sigmoind"), "activation", "sigmoid"),
         (lambda: zoo.fc(activation="Tanh"), "activation", "tanh"),
         (lambda: zoo.convnet(pooling="avarage"), "pooling", "average"),
+        (lambda: zoo.resnet20(pooling="avarage"), "pooling", "average"),
+        (lambda: zoo.resnet18(pooling="avarage"), "pooling", "average"),
         (lambda: zoo.convnet(padding="zero"), "padding", "zeros"),
         (lambda: zoo.resnet18(stem="imagnet"), "stem", "imagenet"),
         (lambda: zoo.cnn(variant="cnn3-v5"), "variant", "cnn3-v"),

@@ -1,6 +1,14 @@
 """The papers' architectures as factories that return a `Task`."""
 
-from seepage.zoo.convnets import CNN_VARIANTS, cnn, convnet, lenet, mnist_convnet, single_conv
+from seepage.zoo.convnets import (
+    CNN_VARIANTS,
+    cnn,
+    convnet,
+    lenet,
+    mnist_convnet,
+    single_conv,
+    wang_cnn,
+)
 from seepage.zoo.foreign import from_factory, hugging_face, pytorch_image_models
 from seepage.zoo.gpt import gpt
 from seepage.zoo.lora import LowRank, add_lora
@@ -39,5 +47,6 @@ __all__ = [
     "single_conv",
     "square_loss",
     "two_layer",
+    "wang_cnn",
     "wide_head_resnet18",
 ]

@@ -14,7 +14,13 @@ from torch import nn
 from seepage.core import Domain, Task
 from seepage.core.errors import InvalidValue
 from seepage.domains.box import CIFAR10, MNIST
-from seepage.zoo.build_task import build_task, convolve_sizes, require_choice, require_image_shape
+from seepage.zoo.build_task import (
+    build_task,
+    convolve_sizes,
+    require_choice,
+    require_image_shape,
+    require_int,
+)
 
 Pooling = Literal["max", "average"]
 Padding = Literal["zeros", "circular"]
@@ -181,8 +187,9 @@ def _stack_convolutions(
     classes: int,
     *,
     bias: bool,
+    hidden: int | None = None,
 ) -> nn.Sequential:
-    """Convolutions with an activation each, then a linear head."""
+    """Convolutions with an activation each, a hidden layer if there is one, a linear head."""
     channels, *sizes = shape
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for number, (kernel, after, stride, padding) in enumerate(convolutions, start=1):
@@ -190,9 +197,61 @@ def _stack_convolutions(
         layers[f"{activation.__name__.lower()}{number}"] = activation()
         sizes = [*convolve_sizes(sizes, kernel=kernel, stride=stride, padding=padding)]
         channels = after
-    layers["flatten"] = nn.Flatten()
-    layers["head"] = nn.Linear(channels * math.prod(sizes), classes)
+    layers["flatten"], features = nn.Flatten(), channels * math.prod(sizes)
+    if hidden is not None:
+        layers["hidden"], layers["activation"] = nn.Linear(features, hidden), activation()
+        features = hidden
+    layers["head"] = nn.Linear(features, classes)
     return nn.Sequential(layers)
+
+
+def wang_cnn(
+    *,
+    width: int = 32,
+    hidden: int | None = None,
+    classes: int = 10,
+    domain: Domain = MNIST,
+    seed: int = 0,
+) -> Task:
+    """CNN of Wang et al.: four 3x3 convolutions with LeakyReLU and a large linear head.
+
+    Output channels, in multiples of the width D: 1, 2, 4, 8, with strides 2, 1, 2, 1. A 28x28
+    digit leaves 8 D x 7 x 7 features, 12 544 of them at the default width.
+
+    Args:
+        width: Channels D of the first convolution.
+        hidden: Units of a linear layer with LeakyReLU before the head; none if not given. The code
+            of Inverting Gradients has 12 544, which are 157 million weights.
+        classes: Number of outputs.
+        domain: The space of the images.
+        seed: Of the weights, which have PyTorch's default distribution.
+
+    Example:
+        >>> wang_cnn().parameters["head.weight"].shape
+        torch.Size([10, 12544])
+
+    Deviations:
+        Inverting Gradients, which attacks this network, prints "a 4-layer CNN, albeit with a
+        significantly large fully-connected (FC) layer" and that it has strides. The channels, the
+        strides and the slope of LeakyReLU, 0.01, are those of its code. That the large layer is
+        the head, as in LeNet, is our reading: the code has a hidden layer before it. The code's
+        softmax before the cross-entropy, which applies another, is left out.
+
+    References:
+        Wang et al., 2019 (wang2019beyond); Geiping et al., 2020, section 3 (geiping2020inverting)
+    """
+    if hidden is not None:
+        require_int("hidden", hidden)
+
+    def make() -> nn.Module:
+        channels = zip((1, 2, 4, 8), (2, 1, 2, 1), strict=True)
+        layers = [(3, multiple * width, stride, 1) for multiple, stride in channels]
+        shape = require_image_shape("wang_cnn", domain)
+        return _stack_convolutions(shape, layers, nn.LeakyReLU, classes, bias=True, hidden=hidden)
+
+    return build_task(
+        wang_cnn, make, domain, width=width, hidden=hidden, classes=classes, seed=seed
+    )
 
 
 def mnist_convnet(

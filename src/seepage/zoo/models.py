@@ -11,7 +11,15 @@ from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.core.plugins import Catalogue, first_line
 from seepage.domains.box import CIFAR10
-from seepage.zoo.convnets import CNN_VARIANTS, cnn, convnet, lenet, mnist_convnet, single_conv
+from seepage.zoo.convnets import (
+    CNN_VARIANTS,
+    cnn,
+    convnet,
+    lenet,
+    mnist_convnet,
+    single_conv,
+    wang_cnn,
+)
 from seepage.zoo.foreign import from_factory, hugging_face, pytorch_image_models
 from seepage.zoo.gpt import gpt
 from seepage.zoo.mlp import fc, mlp, two_layer
@@ -29,7 +37,7 @@ def _make_variant(variant: str) -> Callable[..., Task]:
 
 
 _FIRST = (mlp, fc, lenet, convnet, resnet20, resnet32, resnet56, resnet18, resnet50, resnet152, cnn)
-_LAST = (single_conv, mnist_convnet, two_layer, wide_head_resnet18, gpt)
+_LAST = (single_conv, wang_cnn, mnist_convnet, two_layer, wide_head_resnet18, gpt)
 _BUILT_IN: dict[str, Callable[..., Task]] = {
     **{factory.__name__: factory for factory in _FIRST},
     **{variant: _make_variant(variant) for variant in CNN_VARIANTS},

@@ -12,6 +12,7 @@ from torch.nn.functional import pad, relu
 from seepage.core import Domain, Task
 from seepage.domains.box import CIFAR10
 from seepage.zoo.build_task import build_task, require_image_shape
+from seepage.zoo.convnets import Pooling
 
 Shortcut = Callable[[int, int, int], nn.Module]
 """`(channels in, channels out, stride)` to the module on the shortcut."""
@@ -139,18 +140,31 @@ def _conv3x3(before: int, after: int, stride: int) -> nn.Conv2d:
     return nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
 
 
+def _pool_pixels(features: Tensor, pooling: Pooling) -> Tensor:
+    """One number per channel, `(B, C)`; pixels that share a maximum share its gradient."""
+    return features.amax((-2, -1)) if pooling == "max" else features.mean((-2, -1))
+
+
 ShortcutOption = Literal["A", "B"]
 
 _SHORTCUTS: dict[str, Shortcut] = {"A": _SubsampleAndPad, "B": _project_channels}
 
 
 class _CifarResNet(nn.Module):
-    """A 3x3 convolution, three stages of n basic blocks, the mean over pixels, a linear head."""
+    """A 3x3 convolution, three stages of n basic blocks, a pooling over pixels, a linear head."""
 
     def __init__(
-        self, blocks: int, width: int, *, channels: int, classes: int, shortcut: Shortcut
+        self,
+        blocks: int,
+        width: int,
+        *,
+        channels: int,
+        classes: int,
+        shortcut: Shortcut,
+        pooling: Pooling,
     ) -> None:
         super().__init__()
+        self.pooling = pooling
         self.conv1 = _conv3x3(channels, width, 1)
         self.bn1 = nn.BatchNorm2d(width)
         stages = _make_stages(BasicBlock, width, (blocks,) * 3, shortcut)
@@ -160,8 +174,8 @@ class _CifarResNet(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = relu(self.bn1(self.conv1(inputs)))
-        features = self.layer3(self.layer2(self.layer1(hidden))).mean((-2, -1))
-        logits: Tensor = self.linear(features)
+        features = self.layer3(self.layer2(self.layer1(hidden)))
+        logits: Tensor = self.linear(_pool_pixels(features, self.pooling))
         return logits
 
 
@@ -169,6 +183,7 @@ def resnet20(
     *,
     width: int = 16,
     shortcut: ShortcutOption = "A",
+    pooling: Pooling = "average",
     classes: int = 10,
     domain: Domain = CIFAR10,
     seed: int = 0,
@@ -179,6 +194,7 @@ def resnet20(
         width: Channels of the first stage: 16 as published, 64 in ResNet20-4.
         shortcut: "A" subsamples and pads with zeros, "B" projects with 1x1 convolutions, as the
             code of Inverting Gradients does.
+        pooling: What the last pooling takes over all pixels, "average" or "max".
         classes: Number of outputs.
         domain: The space of the images.
         seed: Of the weights: He's normal distribution for convolutions, PyTorch's default for
@@ -191,14 +207,15 @@ def resnet20(
     References:
         He et al., 2016, section 4.2 (he2016deep); Geiping et al., 2020 (geiping2020inverting)
     """
-    options = {"width": width, "shortcut": shortcut, "classes": classes, "seed": seed}
-    return _cifar_resnet(resnet20, 3, domain, **options)
+    options = {"width": width, "shortcut": shortcut, "pooling": pooling, "classes": classes}
+    return _cifar_resnet(resnet20, 3, domain, **options, seed=seed)
 
 
 def resnet32(
     *,
     width: int = 16,
     shortcut: ShortcutOption = "A",
+    pooling: Pooling = "average",
     classes: int = 10,
     domain: Domain = CIFAR10,
     seed: int = 0,
@@ -210,14 +227,15 @@ def resnet32(
     References:
         He et al., 2016, section 4.2 (he2016deep); Geiping et al., 2020 (geiping2020inverting)
     """
-    options = {"width": width, "shortcut": shortcut, "classes": classes, "seed": seed}
-    return _cifar_resnet(resnet32, 5, domain, **options)
+    options = {"width": width, "shortcut": shortcut, "pooling": pooling, "classes": classes}
+    return _cifar_resnet(resnet32, 5, domain, **options, seed=seed)
 
 
 def resnet56(
     *,
     width: int = 16,
     shortcut: ShortcutOption = "A",
+    pooling: Pooling = "average",
     classes: int = 10,
     domain: Domain = CIFAR10,
     seed: int = 0,
@@ -229,8 +247,8 @@ def resnet56(
     References:
         He et al., 2016, section 4.2 (he2016deep)
     """
-    options = {"width": width, "shortcut": shortcut, "classes": classes, "seed": seed}
-    return _cifar_resnet(resnet56, 9, domain, **options)
+    options = {"width": width, "shortcut": shortcut, "pooling": pooling, "classes": classes}
+    return _cifar_resnet(resnet56, 9, domain, **options, seed=seed)
 
 
 def _cifar_resnet(
@@ -242,8 +260,14 @@ def _cifar_resnet(
     def make() -> nn.Module:
         channels, _, _ = require_image_shape(factory.__name__, domain)
         around = _SHORTCUTS[options["shortcut"]]
-        width, classes = options["width"], options["classes"]
-        return _CifarResNet(blocks, width, channels=channels, classes=classes, shortcut=around)
+        return _CifarResNet(
+            blocks,
+            options["width"],
+            channels=channels,
+            classes=options["classes"],
+            shortcut=around,
+            pooling=options["pooling"],
+        )
 
     return build_task(factory, make, domain, **options)
 
@@ -252,7 +276,7 @@ Stem = Literal["cifar", "imagenet"]
 
 
 class ResNet(nn.Module):
-    """A stem, four stages of residual blocks, the mean over pixels, a head.
+    """A stem, four stages of residual blocks, a pooling over pixels, a head.
 
     Unless blocks normalise first, parameters have torchvision's names, so that its weights load.
     """
@@ -266,9 +290,11 @@ class ResNet(nn.Module):
         width: int,
         channels: int,
         head: Callable[[int], nn.Module],
+        pooling: Pooling = "average",
     ) -> None:
         """Build the network; `head` makes the last part, given the number of features."""
         super().__init__()
+        self.pooling = pooling
         large = stem == "imagenet"
         kernel, stride, padding = (7, 2, 3) if large else (3, 1, 1)
         self.conv1 = nn.Conv2d(channels, width, kernel, stride, padding, bias=False)
@@ -284,8 +310,8 @@ class ResNet(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return logits `(B, K)`."""
         hidden = self.maxpool(relu(self.bn1(self.conv1(inputs))))
-        features = self.layer4(self.layer3(self.layer2(self.layer1(hidden)))).mean((-2, -1))
-        logits: Tensor = self.fc(features)
+        features = self.layer4(self.layer3(self.layer2(self.layer1(hidden))))
+        logits: Tensor = self.fc(_pool_pixels(features, self.pooling))
         return logits
 
 
@@ -294,6 +320,7 @@ def resnet18(
     stem: Stem = "cifar",
     width: int = 64,
     preactivation: bool = False,
+    pooling: Pooling = "average",
     classes: int = 10,
     domain: Domain = CIFAR10,
     seed: int = 0,
@@ -308,6 +335,7 @@ def resnet18(
         preactivation: Blocks normalise before they convolve, and nothing follows their sum, the
             last included: the ResNet-18 of GradAttack's code. Its convolutions are drawn by
             PyTorch's default, which keeps the sums six times smaller in variance.
+        pooling: What the last pooling takes over all pixels, "average" or "max".
         classes: Number of outputs.
         domain: The space of the images.
         seed: Of the weights: He's normal distribution for convolutions, PyTorch's default for
@@ -320,7 +348,7 @@ def resnet18(
     References:
         He et al., 2016, Table 1 (he2016deep); Huang et al., 2021 (huang2021evaluating)
     """
-    options = {"stem": stem, "width": width, "classes": classes, "seed": seed}
+    options = {"stem": stem, "width": width, "pooling": pooling, "classes": classes, "seed": seed}
     options |= {"preactivation": True} if preactivation else {}
     block = PreactivationBlock if preactivation else BasicBlock
     return _imagenet_resnet(resnet18, block, (2, 2, 2, 2), domain, **options)
@@ -330,6 +358,7 @@ def resnet50(
     *,
     stem: Stem = "cifar",
     width: int = 64,
+    pooling: Pooling = "average",
     classes: int = 10,
     domain: Domain = CIFAR10,
     seed: int = 0,
@@ -344,7 +373,7 @@ def resnet50(
     References:
         He et al., 2016, Table 1 (he2016deep)
     """
-    options = {"stem": stem, "width": width, "classes": classes, "seed": seed}
+    options = {"stem": stem, "width": width, "pooling": pooling, "classes": classes, "seed": seed}
     return _imagenet_resnet(resnet50, _BottleneckBlock, (3, 4, 6, 3), domain, **options)
 
 
@@ -352,6 +381,7 @@ def resnet152(
     *,
     stem: Stem = "cifar",
     width: int = 64,
+    pooling: Pooling = "average",
     classes: int = 10,
     domain: Domain = CIFAR10,
     seed: int = 0,
@@ -363,7 +393,7 @@ def resnet152(
     References:
         He et al., 2016, Table 1 (he2016deep)
     """
-    options = {"stem": stem, "width": width, "classes": classes, "seed": seed}
+    options = {"stem": stem, "width": width, "pooling": pooling, "classes": classes, "seed": seed}
     return _imagenet_resnet(resnet152, _BottleneckBlock, (3, 8, 36, 3), domain, **options)
 
 
@@ -377,7 +407,9 @@ def _imagenet_resnet(
     def make() -> nn.Module:
         channels, _, _ = require_image_shape(factory.__name__, domain)
         head = partial(nn.Linear, out_features=options["classes"])
-        stem, width = options["stem"], options["width"]
-        return ResNet(block, blocks, stem=stem, width=width, channels=channels, head=head)
+        stem, width, pooling = options["stem"], options["width"], options["pooling"]
+        return ResNet(
+            block, blocks, stem=stem, width=width, channels=channels, head=head, pooling=pooling
+        )
 
     return build_task(factory, make, domain, **options)
