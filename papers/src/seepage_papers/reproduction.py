@@ -59,6 +59,7 @@ CALLED = MappingProxyType(
         "mixed": "people behind mixing",
         "ours": "steps of ours",
         "people_b": "people behind filters",
+        "people_pooled": "people behind each pooling of the ResNet20-4",
         "one_cycle": "one cycle of the learning rate",
         "prior": "channels of the prior network",
         "rate": "step size",
@@ -69,10 +70,12 @@ CALLED = MappingProxyType(
         "slow": "step size on LeNet",
         "steps_a": "steps on the ConvNet",
         "steps_b": "steps on the ResNet",
+        "steps_pooled": "steps on the ResNet20-4",
         "told": "steps of ours",
         "w": "channels",
         "wide": "channels of the wide network",
         "width": "channels",
+        "width_wang": "channels of the CNN of Wang et al.",
     }
 )
 ALWAYS = ("cell", "paper", "Seepage", "difference", "why")
