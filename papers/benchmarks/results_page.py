@@ -117,9 +117,9 @@ MISSING = (
     ),
     ("the supplement", "004", "Its scores: claims are judged by order."),
     (
-        "the network of Wang et al., max pooling in a ResNet",
-        "003, Figure 2 and Section 4.2",
-        "One panel of Figure 2 and one remark, of which no claim is kept here.",
+        "a run of max pooling in a ResNet",
+        "003, Section 4.2",
+        "One remark, of which no claim is kept here: 003-fig4 has its two rows, at 64 channels.",
     ),
 )
 
