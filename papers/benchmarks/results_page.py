@@ -117,9 +117,10 @@ MISSING = (
     ),
     ("the supplement", "004", "Its scores: claims are judged by order."),
     (
-        "a run of max pooling in a ResNet",
+        "max pooling in a ResNet",
         "003, Section 4.2",
-        "One remark, of which no claim is kept here: 003-fig4 has its two rows, at 64 channels.",
+        "One remark, of which no claim is kept here: 003-fig4 has its two rows, at 64 channels, "
+        "which wait for a GPU.",
     ),
 )
 
