@@ -13,8 +13,8 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 315,
-    "lines": 63_670,
-    "public names": 1_193,
+    "lines": 63_850,
+    "public names": 1_194,
     "single-user modules": 37,
 }
 
