@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from seepage.attacks.agreement import residual
 from seepage.attacks.applicability import applies_to
-from seepage.attacks.certificate import residual
 from seepage.attacks.exact_batch.assign_labels import match_one_to_one
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable

@@ -9,7 +9,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from seepage.attacks.certificate import EXPLAINED, residual
+from seepage.attacks.agreement import EXPLAINED, residual
 from seepage.attacks.exact_batch.assign_labels import match_one_to_one
 from seepage.core import Attack, Mixing, Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seepage.attacks.certificate import EXPLAINED
+from seepage.attacks.agreement import EXPLAINED
 from seepage.audit.artifacts import pack, unpack
 from seepage.audit.record_schema import check_record, parse_json
 from seepage.core.construct import Component

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from seepage.attacks.certificate import residual
+from seepage.attacks.agreement import residual
 from seepage.audit.case import BoundCase, Case, client_key, describe_defense, is_own
 from seepage.audit.record import Ceiling, Outcome, Record
 from seepage.audit.record_schema import check_record

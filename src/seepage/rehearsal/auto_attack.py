@@ -11,8 +11,8 @@ from functools import lru_cache
 from torch import Tensor
 
 from seepage.attacks import ATTACKS
+from seepage.attacks.agreement import EXPLAINED, residual
 from seepage.attacks.applicability import Applicability, check_applicability, explain_refusals
-from seepage.attacks.certificate import EXPLAINED, residual
 from seepage.attacks.labels.read_targets import fit_targets
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng
 from seepage.core.digest import digest, stable_repr

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from seepage.attacks.certificate import residual
+from seepage.attacks.agreement import residual
 from seepage.attacks.exact_batch.assign_labels import match_one_to_one
 from seepage.attacks.tableak import align_members
 from seepage.core import Attack, Observation, Reconstruction, Rng

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from seepage.attacks.certificate import EXPLAINED
+from seepage.attacks.agreement import EXPLAINED
 from seepage.audit.record import Record
 from seepage.report.leak import Attempt, Level, Verdict, attacked_part
 from seepage.report.words import Setup, count_noun, list_words

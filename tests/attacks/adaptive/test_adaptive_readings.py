@@ -5,7 +5,7 @@ import torch
 
 import seepage as sp
 from seepage.attacks.adaptive import INVERTERS, STRONG, OverSignal, adapt_to_defense
-from seepage.attacks.certificate import residual
+from seepage.attacks.agreement import residual
 from seepage.attacks.labels import InferLabels, ReadLogits
 from seepage.core import Update
 from seepage.core.errors import InvalidValue

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.certificate import residual
+from seepage.attacks.agreement import residual
 from seepage.attacks.labels import ReadLogits
 from seepage.attacks.labels.read_logits import _read_logits
 from seepage.core.errors import NotApplicable

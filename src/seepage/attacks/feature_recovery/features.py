@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from seepage.attacks.certificate import residual
+from seepage.attacks.agreement import residual
 from seepage.attacks.labels.label_evidence import require_classes
 from seepage.core import Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable

@@ -11,8 +11,9 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
+from seepage.attacks.agreement import residual
 from seepage.attacks.applicability import applies_to
-from seepage.attacks.certificate import certify_solved, residual
+from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.attacks.labels.label_evidence import reads_classes
 from seepage.attacks.linear_systems.linear_system import LinearSystem, invert_slopes
