@@ -408,3 +408,10 @@ def test_reversible_blocks_say_what_they_cannot_do(photos, lenet):
     odd = sp.zoo.lenet(domain=sp.domains.Image((1, 9, 9)))
     with pytest.raises(NotApplicable, match="even height and width"):
         attack.plant(odd, rng=sp.rng(0))
+
+
+@pytest.mark.parametrize("name", ["input_to_logits", "reversible_blocks"])
+def test_a_network_without_what_is_planted_is_refused(name, photos, lenet):
+    seen = CHEATING.observe(CLIENT, lenet, photos.batch(1), rng=sp.rng(0))
+    with pytest.raises(NotApplicable, match="first"):
+        sp.attacks.ATTACKS[name]()(seen, rng=sp.rng(1))

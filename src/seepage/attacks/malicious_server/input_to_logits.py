@@ -76,6 +76,10 @@ class ReadInputAtLogits:
         began = time.perf_counter()
         task, size = observation.task, observation.batch_size
         require_usable(observation.update, task)
+        if not isinstance(task.model, InputToLogits):
+            raise NotApplicable(
+                f"{task.name} does not have its input at the logits; plant it first"
+            )
         if size is not None and size > self.examples:
             raise NotApplicable(
                 f"expected {self.examples} examples at most, which have weights of their own, got "

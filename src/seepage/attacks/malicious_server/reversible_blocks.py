@@ -16,7 +16,7 @@ from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.read_targets import fit_targets
 from seepage.attacks.linear_systems.analytic_fc import features
 from seepage.core import ActiveAttack, Observation, Reconstruction, Rng, Task, Trace
-from seepage.core.errors import InvalidValue, NotApplicable, require_at_least
+from seepage.core.errors import NotApplicable, require_at_least
 from seepage.core.rng import require_key
 from seepage.numerics.krylov import krylov
 from seepage.probing.usable_update import require_usable
@@ -120,10 +120,10 @@ class ReversibleBlocks:
         require_key(rng)
         began = time.perf_counter()
         task = observation.task
+        require_usable(observation.update, task)
         network = task.model
         if not isinstance(network, ReversibleNetwork):
-            raise InvalidValue(f"expected the network that was planted, got {task.name}")
-        require_usable(observation.update, task)
+            raise NotApplicable(f"{task.name} has no reversible blocks; plant them first")
         read = features(observation, layer="head")
         with torch.no_grad():
             normalised = network.invert(read[None])
