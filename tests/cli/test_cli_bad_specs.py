@@ -485,14 +485,28 @@ def test_cuda_without_a_device_is_refused(refused, place):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["audit", "--speed", "9"], ["list", "wishes"], ["frobnicate"]]
+    ("arguments", "told"),
+    [
+        (["audit", "--speed", "9"], "no such option '--speed'"),
+        (["audit", "--step", "9"], "no such option '--step'; did you mean"),
+        (["audit", "--effort", "hard"], "--effort: 'hard' is not one of 'quick'"),
+        (["audit", "--out"], "option '--out' requires an argument (see `seepage audit --help`)"),
+        (["report"], "expected DIRECTORIES, got nothing (see `seepage report --help`)"),
+        (["list", "wishes"], "KIND: 'wishes' is not one of 'attacks'"),
+        (["frobnicate"], "no such command 'frobnicate' (see `seepage --help`)"),
+        (["adit"], "no such command 'adit'; did you mean 'audit'? (see `seepage --help`)"),
+        (["--versoin"], "no such option '--versoin'; did you mean '--version'?"),
+    ],
 )
-def test_bad_usage_has_the_same_exit_code(arguments, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["seepage", *arguments])
-    with pytest.raises(SystemExit) as stopped:
+def test_bad_usage_is_one_sentence_with_the_same_exit_code(arguments, told, refused):
+    assert told in " ".join(refused(*arguments).replace('"', "'").split())
+
+
+def test_no_arguments_show_the_help(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["seepage"])
+    with pytest.raises(SystemExit):
         main()
-    assert stopped.value.code == 2
-    assert "Traceback" not in capsys.readouterr().err
+    assert "Usage: seepage" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize(

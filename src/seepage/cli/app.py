@@ -7,6 +7,7 @@ Only Typer is imported here. Each command imports what it needs when it is calle
 from __future__ import annotations
 
 import io
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
+import click
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
@@ -24,8 +26,6 @@ from seepage.cli.audit_command import AuditCommand, audit
 from seepage.cli.options import make_console
 
 if TYPE_CHECKING:
-    import click
-
     from seepage.core.plugins import Catalogue
 
 BAD_USAGE, INTERRUPTED = 2, 130
@@ -34,10 +34,28 @@ BAD_USAGE, INTERRUPTED = 2, 130
 _PAPERS = "pip install seepage-papers, or in a checkout: pip install -e papers"
 _ELSEWHERE = {"leaderboard": _PAPERS, "reproduce": _PAPERS}
 _GROUP = "seepage.commands"
+# What newer parsers raise to show the help.
+_HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 class _Commands(TyperGroup):
     """Our own commands, and those of installed packages."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,  # noqa: ANN401
+    ) -> click.Context:
+        """Read what stands before the command."""
+        with _refuse_usage(info_name or self.name or ""):
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401
+        """Read what stands behind the command, and run it."""
+        with _refuse_usage(ctx.command_path, ctx):
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         found = entry_points(group=_GROUP)
@@ -63,6 +81,43 @@ class _Commands(TyperGroup):
         from seepage.core.plugins import Catalogue
 
         return Catalogue("command", _GROUP, self.commands, adapt=_make_command)
+
+
+@contextmanager
+def _refuse_usage(path: str, ctx: click.Context | None = None) -> Iterator[None]:
+    """Say in one sentence what cannot be read and where its help is, instead of in a box."""
+    try:
+        yield
+    except click.UsageError as error:
+        if isinstance(error, _HELP):
+            raise
+        # Some errors of the parser do not say in which command they are.
+        place = error.ctx.command_path if error.ctx else path
+        if error.ctx is None and ctx is not None and ctx.invoked_subcommand:
+            place = f"{path} {ctx.invoked_subcommand}"
+        sentence = f"seepage: {_tell_usage(error)} (see `{place} --help`)"
+        _print_to_stderr(sentence, style="red")
+        raise typer.Exit(BAD_USAGE) from None
+
+
+def _tell_usage(error: click.UsageError) -> str:
+    """Say in our words what is wrong with a command line.
+
+    Example:
+        >>> _tell_usage(click.UsageError("No such option '--ot'. Did you mean '--out'?"))
+        "no such option '--ot'; did you mean '--out'?"
+    """
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        # Typer's name of an argument lists all that it can be.
+        option = isinstance(error.param, click.Option)
+        name = error.param.opts[0] if option else (error.param.name or "").upper()
+        if isinstance(error, click.MissingParameter):
+            return f"expected {name}, got nothing"
+        return f"{name}: {error.message.rstrip('.')}"
+    # Newer parsers suggest a name themselves, and Typer does so again.
+    said, *near = re.split(r"\.? \(?Did you mean ", error.format_message())
+    said = said[:1].lower() + said[1:].rstrip(".")
+    return f"{said}; did you mean {near[0].rstrip(').')}" if near else said
 
 
 def _load_command(entry: EntryPoint) -> click.Command | None:
@@ -154,7 +209,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         with exit_on_signals(), _warn_in_sentences():
-            app()
+            app(prog_name="seepage")
     except KeyboardInterrupt:
         raise SystemExit(exit_code(INTERRUPTED)) from None
     except SystemExit as ended:
