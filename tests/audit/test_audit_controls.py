@@ -387,7 +387,7 @@ def test_a_search_that_does_not_find_its_canaries_hides_nobody(shuffled):
     ]
     behind = join_controls(missed)[1]
     assert levels(rehearse_again(missed))[str(behind.defense)] == {Level.inconclusive}
-    assert "were not found by the search alone" in " ".join(verdict([behind]).details)
+    assert "were not singled out by the search alone" in " ".join(verdict([behind]).details)
 
 
 def test_the_search_alone_is_only_a_control_where_closed_forms_cannot_speak(digits):

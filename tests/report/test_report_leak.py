@@ -730,7 +730,7 @@ def test_nobody_is_said_to_have_come_back_who_was_not_found():
 @pytest.mark.parametrize(
     ("bare", "words"),
     [
-        ((0, 1, 0.01), "were not found, though it found others."),
+        ((0, 1, 0.01), "were not singled out, though it found others."),
         ((1, 4, 0.01), "only 1 of 4 people whom the audit had chosen itself were found, though"),
     ],
 )
@@ -742,6 +742,21 @@ def test_a_control_that_failed_is_not_said_of_people_who_were_found(bare, words)
         if line.startswith("Positive control")
     ]
     assert words in said
+
+
+@pytest.mark.parametrize(
+    ("defense", "why"),
+    [
+        ((), "but it does not explain the updates that were attacked."),
+        (links(sp.Sign()), "but behind the defense it has no gradient to read."),
+    ],
+)
+def test_a_closed_form_that_does_not_apply_is_not_blamed_on_a_defense_that_is_not_there(
+    defense, why
+):
+    silent = Control(bare=(1, 1, 0.01), relevant=False)
+    judged = verdict([record([12.0], places=[HIDDEN], defense=defense, control=silent)])
+    assert why in " ".join(judged.details)
 
 
 def test_one_person_of_two_updates_is_safe_only_where_both_say_so():

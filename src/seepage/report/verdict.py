@@ -279,7 +279,7 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
     besides = "though it found others" if works else "not even without a defense"
     alone = not able and any(control.searched for control in controls)
     by = " by the search alone" if alone else ""
-    first = f"Positive control: {canaries} were not found{by}, {besides}."
+    first = f"Positive control: {canaries} were not singled out{by}, {besides}."
     if not counts:
         first = "Positive control: it gave no result."
     elif able or not any(control.relevant for control in controls):
@@ -289,7 +289,7 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
         first = (
             f"Positive control: without a defense {how} found {found_of} of {tried_on} {canaries}"
         )
-        first += "." if able or works else ", but behind the defense it has no gradient to read."
+        first += "." if able or works else f", {_tell_failed_form(tried)}."
     elif (most := max(counts))[0]:
         besides = besides.removeprefix("not ")
         first = (
@@ -310,6 +310,13 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
     if names:
         second += f" With {list_words(list(names))} that is more than luck explains."
     return [first, second]
+
+
+def _tell_failed_form(tried: Sequence[Attempt]) -> str:
+    """Why a closed form says nothing of these people, although it found others."""
+    if any(a.record.defense and not a.record.readable for a in tried):
+        return "but behind the defense it has no gradient to read"
+    return "but it does not explain the updates that were attacked"
 
 
 def _compare_setups(bare: Mapping[Setup, People], labels: Mapping[Setup, str]) -> list[str]:
