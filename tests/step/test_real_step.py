@@ -257,6 +257,16 @@ def test_gradients_of_another_step_are_said_to_be_so_and_nobody_is_called_safe()
     assert second.startswith("Inconclusive: what was simulated is not the step")
 
 
+def test_a_closed_form_that_needs_one_layer_reads_a_step_that_cannot_be_simulated():
+    model, data = nn.Sequential(*dense(), nn.Dropout(0.5)).train(), batch(1)
+    loss(model(data[0]), data[1]).backward()
+    result = sp.audit_step(model, loss, data, gradients=gradients(model), **CHEAP)
+    assert result.difference.startswith("the gradients are not those of this network")
+    [person] = result.people.values()
+    assert (person.record.attack.name, person.level.name) == ("analytic_fc", "reconstructed")
+    assert any(note.startswith("Dropout draws at random in your loop") for note in result.notes)
+
+
 def test_names_of_wrapped_networks_are_understood():
     model, data = dense(), batch()
     loss(model(data[0]), data[1]).backward()

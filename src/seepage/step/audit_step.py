@@ -207,9 +207,10 @@ def audit_step(
         read, unread = find_unread(own, batch)
         if padding is not None:
             own, wrapped = (MaskPadding(each, padding) for each in (own, wrapped))
+        random = describe_random_layers(own, given=gradients is not None)
         prepared = _prepare_task(own, loss, inputs, targets, optimizer, domain, defense, others)
         private, task, client = prepared.private, prepared.task, prepared.client
-        notes = (*prepared.notes, unmoved) if unmoved else prepared.notes
+        notes = (*prepared.notes, *(note for note in (random, unmoved) if note))
         if unread:
             notes = (*notes, _UNREAD.format(", ".join(unread)))
         own_loss = prepared.own_loss
@@ -255,6 +256,7 @@ def audit_step(
             shared=not client.chain.links,
             public=people.public,
             ranges=list_ranges(shape, declared=domain, others=others),
+            foreign=real.foreign and real.gradients is not None,
         )
         return run_attacks(
             lambda one: Case(task, client, known, one.attack, one.name, who, seed),
@@ -289,7 +291,7 @@ def _prepare_task(
     defense: Protection | None,
     others: Tensor | None,
 ) -> _PreparedStep:
-    notes = [describe_precision(own), describe_random_layers(own)]
+    notes = [describe_precision(own)]
     shape = tuple(inputs.shape[1:])
     domain, assumed = choose_domain(shape, declared=declared, others=others)
     if assumed is not None:

@@ -92,13 +92,21 @@ def freeze_unmoved(own: nn.Module, model: nn.Module, optimizer: Optimizer | None
     )
 
 
-def describe_random_layers(model: nn.Module) -> str | None:
-    """Say which layers draw at random while training; the audit leaves them out."""
+def describe_random_layers(model: nn.Module, *, given: bool = False) -> str | None:
+    """Say which layers draw at random while training; the audit leaves them out.
+
+    Args:
+        model: The network.
+        given: Whether the gradients are of the loop, so that only simulations leave them out.
+    """
     training = {type(m).__name__ for m in model.modules() if m.training and _drops(m)}
     if not (kinds := sorted(name for name in training if "drop" in name.lower())):
         return None
+    names = ", ".join(kinds)
+    if given:
+        return f"{names} draws at random in your loop, and is left out of what is simulated"
     return (
-        f"{', '.join(kinds)} is left out; of a batch, a step with it may give away more, since a "
+        f"{names} is left out; of a batch, a step with it may give away more, since a "
         "unit that is dropped for all people but one shows that one alone"
     )
 

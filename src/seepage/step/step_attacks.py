@@ -48,6 +48,7 @@ def list_attacks(
     shared: bool,
     public: PublicData | None,
     ranges: Ranges,
+    foreign: bool,
 ) -> list[StepAttack]:
     """List what to run: `auto`, or the attacks that the caller asks for.
 
@@ -62,6 +63,7 @@ def list_attacks(
         shared: Whether these have the client of the step, and with it the rehearsal.
         public: What `auto` rehearses on.
         ranges: That inputs may lie in.
+        foreign: Whether the update is known to be of another step than the simulated one.
     """
     if asked is not None:
         asked = [asked] if isinstance(asked, str) else asked
@@ -81,9 +83,12 @@ def list_attacks(
     chosen = StepAttack(
         Component("auto", {"effort": effort, "steps": wanted}), found_range if probing else made
     )
-    # What `auto` proves of a text may be less than all of its words.
-    words = [one for one in found.chosen if one.name == "bag_of_words"]
-    return [chosen, *(StepAttack(Component(one.name, {}), one.attack) for one in words)]
+    # What `auto` proves of a text may be less than all of its words. And it trusts no closed form
+    # whose guess does not explain the update, though one that reads a layer need not know the rest.
+    alone = [
+        one for one in found.chosen if one.name == "bag_of_words" or (foreign and not one.options)
+    ]
+    return [chosen, *(_read(one.name, found, _STEPS, ranges) for one in alone)]
 
 
 def _read(asked: str | Attack, found: Applicability, steps: int, ranges: Ranges) -> StepAttack:
