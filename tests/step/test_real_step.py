@@ -257,6 +257,14 @@ def test_gradients_of_another_step_are_said_to_be_so_and_nobody_is_called_safe()
     assert second.startswith("Inconclusive: what was simulated is not the step")
 
 
+def test_a_loss_scaled_by_another_factor_is_not_called_a_power_of_two():
+    model, data = dense(), batch()
+    (1000 * loss(model(data[0]), data[1])).backward()
+    result, _ = audit(model, data, gradients=gradients(model))
+    told = "the gradients are those of a loss scaled by 1000, and are divided by 1024, the nearest"
+    assert result.difference.startswith(told)
+
+
 def test_a_closed_form_that_needs_one_layer_reads_a_step_that_cannot_be_simulated():
     model, data = nn.Sequential(*dense(), nn.Dropout(0.5)).train(), batch(1)
     loss(model(data[0]), data[1]).backward()

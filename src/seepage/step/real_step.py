@@ -38,6 +38,8 @@ _FOREIGN = 0.05
 _ROUNDING = 1e-5
 # A loss is scaled by a power of two from here on; clipping and averaging only make it smaller.
 _SMALLEST_SCALE = 16
+# Half precision rounds the numbers of a scaled loss by less than this share.
+_UNEVEN = 0.01
 _LOSS_IS_TRAINED = (
     "the loss reads trainable parameters itself, such as centres of classes or a penalty on weights"
     ", whose gradient is left out; move them into the network, and a penalty into the optimizer"
@@ -187,11 +189,16 @@ class TrainingLoop:
         if not self.client.chain.only_changes_update:
             distance = _distance(sent, own)
             return RealStep(difference=_state_defense(self.client, distance) if distance else "")
-        scale = _find_scale(sent, own)
+        factor, scale = _find_scale(sent, own)
         sent = {name: tensor / scale for name, tensor in sent.items()}
         told, distance = "", _distance(sent, own)
         if scale > 1:
-            told = f"the gradients are those of a loss scaled by {scale:g}, and are divided by it"
+            exact = abs(factor / scale - 1) < _UNEVEN
+            by = "it" if exact else f"{scale:g}, the nearest power of two"
+            scaled = scale if exact else round(factor)
+            told = (
+                f"the gradients are those of a loss scaled by {scaled:g}, and are divided by {by}"
+            )
         if distance <= _FOREIGN:
             return RealStep(sent, told, _note(distance, self.autocast))
         foreign = (
@@ -370,8 +377,8 @@ def _distance(one: Gradients, other: Gradients) -> float:
     return apart / norm if norm else float(apart > 0)
 
 
-def _find_scale(sent: Gradients, own: Gradients) -> float:
-    """Return the power of two by which a loss was scaled; 1 if it was not.
+def _find_scale(sent: Gradients, own: Gradients) -> tuple[float, float]:
+    """Return by how much a loss was scaled, and the nearest power of two; 1 if it was not.
 
     Only what a loss scaler uses is recognised. Any other factor, such as that of clipping, would
     tell the adversary the norm of the private gradient.
@@ -379,10 +386,12 @@ def _find_scale(sent: Gradients, own: Gradients) -> float:
     along = sum(float((sent[n].double() * own[n].double()).sum()) for n in own)
     norm = sum(float(own[n].double().square().sum()) for n in own)
     if not along > 0 or not norm:
-        return 1.0
-    scale = 2.0 ** round(math.log2(along / norm))
+        return 1.0, 1.0
+    factor = along / norm
+    scale = 2.0 ** round(math.log2(factor))
     unscaled = {name: tensor / scale for name, tensor in sent.items()}
-    return scale if scale >= _SMALLEST_SCALE and _distance(unscaled, own) <= _FOREIGN else 1.0
+    is_scaled = scale >= _SMALLEST_SCALE and _distance(unscaled, own) <= _FOREIGN
+    return (factor, scale) if is_scaled else (1.0, 1.0)
 
 
 def _note(distance: float, autocast: torch.autocast) -> str:
@@ -404,4 +413,10 @@ def _state_defense(client: Client, distance: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"
+    r"""Write a share of a norm.
+
+    Example:
+        >>> _percent(0.0024), _percent(0.5), _percent(11)
+        ('0.24 %', '50 %', '1100 %')
+    """
+    return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"
