@@ -1,5 +1,6 @@
 """`auto` computes what can be computed, rehearses the rest, and never sees the private batch."""
 
+import copy
 import json
 import time
 from dataclasses import asdict, replace
@@ -489,6 +490,45 @@ def test_what_a_closed_form_is_sure_of_stays_beside_a_search(photos):
     assert found[2] > 100
     assert float(found[1]) == pytest.approx(float(psnr(searched, batch)[1]))
     assert keep_sure(searched, replace(solved, confidence=0.5 * sure)) is None
+
+
+def observe_another_step(task, sent, batch):
+    """What an adversary sees of `sent`, who simulates `task`: the names of layers are the same."""
+    return replace(observe(task, batch), update=observe(sent, batch).update)
+
+
+def test_what_a_layer_alone_shows_is_not_dropped_for_a_step_that_cannot_be_simulated(photos):
+    """As of a client whose dropout silenced every other unit, or which weighted its people."""
+    task = sp.zoo.mlp(hidden=(48,), domain=photos.domain, classes=photos.classes)
+    dropped = copy.deepcopy(task.model)
+    last = [module for module in dropped.modules() if isinstance(module, nn.Linear)][-1]
+    with torch.no_grad():
+        last.weight[:, ::2] = 0
+    one = photos.take([0])
+    seen = observe_another_step(task, sp.Task(dropped, sp.cross_entropy, photos.domain), one)
+    guess = Auto(SMALL)(seen, rng=sp.rng(1))
+    assert "analytic_fc" in guess.trace.race.chosen
+    assert float(psnr(guess, one)) > 60
+
+    def weighted(outputs, labels):
+        return (1 + 2 * (labels == labels[0])) * sp.cross_entropy(outputs, labels)
+
+    two = photos.take([0, 1])
+    seen = observe_another_step(task, sp.Task(task.model, weighted, photos.domain), two)
+    guess = Auto(SMALL)(seen, rng=sp.rng(1))
+    assert "exact_batch" in guess.trace.race.chosen
+    assert (psnr(guess, two) > 60).all()
+
+
+@pytest.mark.parametrize(
+    "change", [torch.sign, lambda tensor: tensor * (tensor.abs() > tensor.abs().max() / 4)]
+)
+def test_a_closed_form_is_not_sure_of_an_update_that_is_no_gradient(photos, change):
+    task = sp.zoo.mlp(hidden=(48,), domain=photos.domain, classes=photos.classes)
+    seen = observe(task, photos.take([0]))
+    assert sp.attacks.analytic_fc()(seen, rng=sp.rng(0)).confidence.min() == 1
+    changed = replace(seen, update=seen.update.map(change))
+    assert sp.attacks.analytic_fc()(changed, rng=sp.rng(0)).confidence is None
 
 
 def test_forecasts_cover_nine_in_ten():

@@ -235,8 +235,9 @@ class _Searched:
         best, race = combine(self.chosen.race.rule, self.seen, able), self.chosen.race
         for name, solved in self.computed.items():
             # A closed form that has a part of the batch leaves the rest to the search.
-            if name not in race.chosen and (whole := keep_sure(best, solved)) is not None:
-                best, race = whole, replace(race, chosen=(name, *race.chosen))
+            if best is not solved and (whole := keep_sure(best, solved)) is not None:
+                chosen = dict.fromkeys((name, *race.chosen))
+                best, race = whole, replace(race, chosen=tuple(chosen))
         return replace(best, trace=replace(best.trace, race=race))
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.applicability import applies_to, require_several
-from seepage.attacks.certificate import certify_solved
+from seepage.attacks.certificate import EXPLAINED, certify_solved
 from seepage.attacks.exact_batch.assign_labels import find_copies, read_labels
 from seepage.attacks.exact_batch.complementarity import Complementarity
 from seepage.attacks.exact_batch.separation import (
@@ -230,6 +230,9 @@ class ExactBatch:
         alone = len(rows) == factors.batch_size
         alone = alone and separation.is_consistent(factors.noise)
         alone = alone and is_determined(factors, separation)
+        # The layer alone shows it, also where the rest of the network cannot be simulated.
+        sure = alone and factors.noise <= EXPLAINED and separation.is_consistent(0.0)
+        confidence = torch.ones_like(inputs).flatten(1) if sure else None
         lengths = [float(observation.update.tensors[name].double().norm()) for name in names]
 
         def bound(errors: Mapping[str, float]) -> float:
@@ -240,11 +243,11 @@ class ExactBatch:
         if labels is None:
             # Nothing can be simulated, but the first layer alone tells whether the guess fails.
             through_silent = Certificate(float(separation.leaks.max()))
-            return Reconstruction(inputs, None, trace, through_silent)
+            return Reconstruction(inputs, None, trace, through_silent, confidence)
         certificate = certify_solved(
             observation, inputs, labels, read=names, alone=alone, bound=bound
         )
-        return Reconstruction(inputs, labels, trace, certificate)
+        return Reconstruction(inputs, labels, trace, certificate, confidence)
 
 
 def find_labels(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.applicability import applies_to
-from seepage.attacks.certificate import certify_solved
+from seepage.attacks.certificate import EXPLAINED, certify_solved
 from seepage.attacks.labels.read_targets import fit_targets
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace, Update
 from seepage.core.errors import NotApplicable, UnknownName
@@ -171,12 +171,38 @@ class AnalyticFC:
         if labels is None and size == 1:
             labels = fit_targets(observation, inputs)
         trace = Trace(seconds=time.perf_counter() - began, device=str(vectors.device))
+        sure = None
+        if size == 1 and _agrees(observation, layer, vectors, inputs):
+            sure = torch.ones_like(inputs).flatten(1)
         if labels is None:
-            return Reconstruction(inputs, None, trace)
+            return Reconstruction(inputs, None, trace, confidence=sure)
         # The layer's equations leave no other input that explains them.
         read = [name for name in _layer_parameters(layer) if name in observation.update.tensors]
         certificate = certify_solved(observation, inputs, labels, read=read, alone=True)
-        return Reconstruction(inputs, labels, trace, certificate)
+        return Reconstruction(inputs, labels, trace, certificate, sure)
+
+
+def _agrees(observation: Observation, layer: str, vector: Tensor, inputs: Tensor) -> bool:
+    """Whether all rows of the layer have the same input, however the network goes on above it.
+
+    This holds for a step that the adversary cannot simulate, such as one with dropout. Signs, of a
+    defense or of an optimizer, agree as well, but their rows are all of one length.
+    """
+    weight, bias = _find_gradients(observation.update, layer)
+    client, domain = observation.simulate.client, observation.task.domain
+    rounded = client is not None and not client.chain.keeps_gradient
+    if bias is None or rounded or observation.batch_size != 1:
+        return False
+    lengths = bias.abs()[bias != 0]
+    if len(lengths) < 2 or float(lengths.max()) < 2 * float(lengths.min()):
+        return False
+    largest = lengths.max()
+    apart = (weight / largest - torch.outer(bias / largest, vector)).norm()
+    outside = domain.normalise(inputs).flatten() - vector
+    limit = EXPLAINED * float(vector.norm())
+    return float(apart) <= EXPLAINED * float((weight / largest).norm()) and (
+        float(outside.norm()) <= limit
+    )
 
 
 def _find_reader(task: Task, *, biased: bool) -> str:
