@@ -465,13 +465,20 @@ def test_what_cannot_be_audited_is_said_in_one_sentence(model, loss, batch, erro
         ({"domain": True}, r"expected domain=\(low, high\) or a domain, got True"),
         ({"domain": [0, 1, 2]}, r"expected domain=\(low, high\) or a domain, got \[0, 1, 2\]"),
         ({"threat": "strongest"}, "expected a threat such as"),
+        ({"steps": "5"}, r"whole steps >= 1, got 600.0 and '5'"),
+        ({"steps": 2.5}, "whole steps >= 1, got 600.0 and 2.5"),
+        ({"seconds": "5"}, r"expected seconds > 0 .*, got '5'"),
+        ({"optimizer": "sgd"}, "expected an optimizer of torch, or none, got 'sgd'"),
+        ({"loss": nn.CrossEntropyLoss}, "expected a loss to call .*, got <class"),
+        ({"batch": {"inputs": torch.rand(2, 4)}}, "the batch holds no labels, so that the loss is"),
         ({"domain": sp.domains.Image((1, 2, 3))}, r"of shape \(4,\), got one of \(1, 2, 3\)"),
     ],
 )
 def test_options_of_another_kind_are_refused_in_one_sentence(option, said):
     batch = torch.rand(2, 4), torch.tensor([0, 2])
+    given = {"loss": nn.CrossEntropyLoss(), "batch": batch, **CHEAP, **option}
     with pytest.raises(InvalidValue, match=said):
-        sp.audit_step(nn.Linear(4, 3), nn.CrossEntropyLoss(), batch, **option, **CHEAP)
+        sp.audit_step(nn.Linear(4, 3), **given)
 
 
 def test_a_range_may_come_as_a_list_as_files_have_it():

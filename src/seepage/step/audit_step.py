@@ -165,8 +165,13 @@ def audit_step(
             that are no tokens.
         InvalidValue: Network, loss and batch do not fit together.
     """
-    if not (seconds > 0 and (steps is None or steps >= 1)):
-        raise InvalidValue(f"expected seconds > 0 and steps >= 1, got {seconds!r} and {steps!r}")
+    limited = steps is None or (isinstance(steps, int) and steps >= 1)
+    if not (isinstance(seconds, int | float) and seconds > 0 and limited):
+        raise InvalidValue(
+            f"expected seconds > 0 and whole steps >= 1, got {seconds!r} and {steps!r}"
+        )
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise InvalidValue(f"expected an optimizer of torch, or none, got {optimizer!r}")
     domain = read_range(domain)
     for name, passed in (("others", others), ("public", public)):
         if not isinstance(passed, Tensor | PublicData | None):

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from seepage.core.errors import InvalidValue, summarise_error
+from seepage.core.errors import InvalidValue, explain_errors, summarise_error
 from seepage.core.loss import (
     ELEMENTWISE,
     Loss,
@@ -32,6 +32,10 @@ _FUNCTIONS_OF_CLASSES = (nn.functional.cross_entropy, nn.functional.nll_loss)
 
 # Relative error up to which two losses, or their slopes, are the same.
 _CLOSE, _PROPORTIONAL = 1e-4, 1e-3
+_NO_LABELS = (
+    "the batch holds no labels, so that the loss is called on outputs and inputs, as for an "
+    "autoencoder; otherwise give (inputs, labels), or a mapping with labels; it raised"
+)
 # What torch and transformers label a place with that no loss reads.
 NO_LABEL = -100
 
@@ -189,7 +193,7 @@ def read_loss(
         inputs: As the network reads them, `(B, ...)`.
         targets: Labels, weights, masks: whatever stands behind the inputs in a batch.
     """
-    if not callable(loss):
+    if not callable(loss) or isinstance(loss, type):
         raise InvalidValue(f"expected a loss to call on outputs and labels, got {loss!r}")
     if not targets:
         require_alike(loss, outputs, inputs)
@@ -221,6 +225,8 @@ def _read_packed_loss(loss: AnyLoss, outputs: Tensor, targets: Sequence[Tensor])
 
 
 def _read_loss_of_inputs(loss: AnyLoss, outputs: Tensor, inputs: Tensor) -> _StepLoss:
+    with explain_errors(InvalidValue, _NO_LABELS):
+        loss(outputs, inputs)
     both = LossOfInputs(loss, tuple(outputs.shape[1:]), tuple(inputs.shape[1:]))
     joined = torch.cat([outputs.flatten(1), inputs.to(outputs).flatten(1)], dim=1)
     nothing = outputs.new_zeros(len(outputs), 0)
