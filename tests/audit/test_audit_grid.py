@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 import seepage as sp
 from seepage.audit import Audit, run_case, select_targets
+from seepage.audit import grid as grid_module
 from seepage.audit.case import client_key
 from seepage.core.errors import InvalidValue
 from seepage.data import Dataset
@@ -32,6 +34,19 @@ def constant(value):
 
 def mlp(seed=0):
     return sp.zoo.mlp(hidden=(8,), domain=PHOTOS.domain, seed=seed)
+
+
+def test_what_only_the_first_case_prepares_is_not_estimated_for_all(monkeypatch):
+    spent, now = iter([5.0, 0.25]), [0.0]
+
+    def run(case):
+        now[0] += next(spent)
+
+    monkeypatch.setattr(grid_module, "run_case", run)
+    monkeypatch.setattr(grid_module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    audit = Audit(tasks=[mlp()], attacks={"constant": constant(0.5)})
+    cases = list(audit.cases(select_targets(PHOTOS, people=3, batch_size=1)))
+    assert grid_module.estimate(cases) == [0.25] * len(cases)
 
 
 def test_victims_are_consecutive_batches_and_everybody_else_is_the_pool():
