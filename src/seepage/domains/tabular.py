@@ -40,8 +40,20 @@ class Continuous:
             raise InvalidValue(f"expected low < high and std > 0, got {self!r}")
 
     def words(self, entries: Tensor) -> str:
-        """The number, in its own unit."""
-        return f"{self.name}: {self.low + (self.high - self.low) * float(entries):.4g}"
+        """The number, in its own unit, to a thousandth of the range or better.
+
+        Example:
+            >>> visits = Continuous(name="visits", low=-0.3, high=4.3, mean=2.0, std=1.4)
+            >>> visits.words(torch.tensor(0.3 / 4.6))
+            'visits: 0'
+            >>> income = Continuous(name="income", low=9_000, high=98_000, mean=40_000, std=9_000)
+            >>> income.words(torch.tensor(0.5))
+            'income: 53500'
+        """
+        span = self.high - self.low
+        # float32 holds no zero between two bounds, but something like -1e-07.
+        number = round(self.low + span * float(entries), 3 - math.floor(math.log10(span)))
+        return f"{self.name}: {number + 0.0:.12g}"
 
 
 @dataclass(frozen=True, kw_only=True)
