@@ -40,18 +40,19 @@ def race_section(records: Sequence[Record]) -> Section | None:
             labels[one.setup],
             "; ".join(one.race.chosen),
             one.forecast_words(),
-            "plateau" if one.race.plateau else "still rising" if one.race.rising else "not told",
+            "plateau" if one.race.plateau else "still rising" if one.race.rising else "cannot tell",
         ]
         for one in found
     ]
-    header = dict.fromkeys(("data", "network", "defense", "chosen", "forecast", "effort"), "")
+    header = dict.fromkeys(("data", "network", "defense", "chosen", "forecast", "more steps"), "")
     return Section(
         "rehearsals",
         "How the attack was chosen",
         "Before it looked at an update, the adversary played the client itself, on inputs that "
         "nobody attacks here, and tried many searches on the updates it had made. Those that "
         "brought most back went on. The forecast is what they promise for one person, with an "
-        "interval meant to cover nine in ten.",
+        "interval meant to cover nine in ten. The last column says whether more steps still "
+        "brought more; one round cannot tell.",
         join_markup(
             make_scrollable("Rehearsals", table("Attacks chosen and forecasts", header, rows)),
             *(_draw(one, names[id(one)]) for one in found[:_DRAWN]),
