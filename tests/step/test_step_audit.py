@@ -669,8 +669,9 @@ def test_attacks_are_asked_for_by_name_or_as_values(photo):
     assert [record.effort["steps"] for record in found.records] == [4, 3]
     with pytest.raises(UnknownName, match="unknown attack 'dig'"):
         sp.audit_step(*step, attacks=["dig"], **options)
-    with pytest.raises(InvalidValue, match="expected attacks, or their names, got 7"):
-        sp.audit_step(*step, attacks=[7], **options)
+    for made, named in ((7, "7"), (sp.attacks.dlg, "<function dlg")):
+        with pytest.raises(InvalidValue, match=f"expected attacks such as .*, got {named}"):
+            sp.audit_step(*step, attacks=[made], **options)
     with pytest.raises(UnknownName, match="unknown effort 'heroic'"):
         sp.audit_step(*step, effort="heroic", **options)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -93,8 +93,9 @@ def list_attacks(
 
 def _read(asked: str | Attack, found: Applicability, steps: int, ranges: Ranges) -> StepAttack:
     if not isinstance(asked, str):
-        if not isinstance(asked, Attack):
-            raise InvalidValue(f"expected attacks, or their names, got {asked!r}")
+        recipes: Collection[object] = ALL_ATTACKS.built_in.values()
+        if asked in recipes or not isinstance(asked, Attack):
+            raise InvalidValue(f"expected attacks such as dlg(), or their names, got {asked!r}")
         return StepAttack(Component.of(asked), asked)
     option = next((one for one in found.chosen if one.name == asked), None)
     if option is None:
