@@ -11,8 +11,9 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from seepage.attacks.agreement import EXPLAINED
 from seepage.attacks.applicability import applies_to, require_several
-from seepage.attacks.certificate import EXPLAINED, certify_solved
+from seepage.attacks.certificate import certify_solved
 from seepage.attacks.exact_batch.assign_labels import find_copies, read_labels
 from seepage.attacks.exact_batch.complementarity import Complementarity
 from seepage.attacks.exact_batch.separation import (

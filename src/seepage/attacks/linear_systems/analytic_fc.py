@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from seepage.attacks.agreement import EXPLAINED
 from seepage.attacks.applicability import applies_to
-from seepage.attacks.certificate import EXPLAINED, certify_solved
+from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.read_targets import fit_targets
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace, Update
 from seepage.core.errors import NotApplicable, UnknownName
