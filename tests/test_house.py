@@ -12,9 +12,9 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "files": 315,
-    "lines": 63_850,
-    "public names": 1_194,
+    "files": 316,
+    "lines": 64_000,
+    "public names": 1_196,
     "single-user modules": 37,
 }
 
