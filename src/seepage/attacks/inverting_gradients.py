@@ -47,6 +47,7 @@ def inverting_gradients(
     step_size: float = 0.1,
     schedule: Literal["step", "cosine"] = "step",
     tv: float | Sequence[float] | None = None,
+    absolute: bool = False,
     layerwise: float | None = None,
     distance: Literal["cosine", "l2", "whitened"] = "cosine",
     optimiser: Literal["adam", "descent", "nesterov", "lbfgs", "torch_lbfgs"] = "adam",
@@ -69,6 +70,7 @@ def inverting_gradients(
             paper), with which a step size of 0.2 got further in trials.
         tv: Weight of the total variation; a pair falls from the first to the second (not in the
             paper).
+        absolute: As for `gradattack_strongest`, against InstaHide.
         layerwise: Compare tensor by tensor, weighted by the observed norm to this power, instead
             of all tensors jointly. Not in the paper: on an untrained ConvNet-64 a power of 2.5
             raises the PSNR by more than ten decibels; on small inputs it may lower it.
@@ -114,7 +116,7 @@ def inverting_gradients(
     if schedule not in schedules:
         raise UnknownName("schedule", schedule, schedules)
     steps = usual_steps if steps is None else steps
-    variation = weigh_variation(usual_tv if tv is None else tv, steps=steps)
+    variation = weigh_variation(usual_tv if tv is None else tv, steps=steps, absolute=absolute)
     search = Search(
         terms=(distances[distance], variation),
         optimiser=rules[optimiser],
@@ -155,8 +157,8 @@ def gradattack_strongest(
         setting: "paper" takes its 10000 steps; the default is 1000.
         tv: Weight of the total variation.
         batchnorm: Weight of the batch-normalisation statistics.
-        absolute: Take the total variation of |x|, as the paper does against InstaHide, whose
-            encodings have random signs.
+        absolute: Take the total variation of |x - c|, c the middle of the range, as the paper does
+            against InstaHide, whose encodings are mirrored at c at random.
         layerwise: Compare tensor by tensor, weighted by the observed norm to this power, instead
             of all tensors jointly as in the paper.
         steps: Steps of each restart.

@@ -27,7 +27,8 @@ class TotalVariation:
 
     Args:
         weight: Factor in the objective.
-        absolute: Measure |x| instead of x, for images whose pixels have random signs (InstaHide).
+        absolute: Measure |x - c| instead of x, c the middle of the range, at which InstaHide
+            mirrors pixels at random.
 
     References:
         Rudin et al., 1992 (rudin1992nonlinear); Geiping et al., 2020, Eq. 4
@@ -39,7 +40,10 @@ class TotalVariation:
 
     def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
         """Measure the roughness of the candidate."""
-        inputs = candidate.normalised.abs() if self.absolute else candidate.normalised
+        inputs, domain = candidate.normalised, candidate.domain
+        if self.absolute:
+            middle = inputs.new_full((1, *domain.shape), sum(domain.bounds) / 2)
+            inputs = (inputs - domain.normalise(middle)).abs()
         axes = range(1 - len(candidate.domain.shape), 0)
         # One pixel has no neighbour, and the mean of nothing is NaN.
         rough = [_Roughness.apply(inputs, a) for a in axes if inputs.shape[a] > 1]  # type: ignore[no-untyped-call]
@@ -257,7 +261,7 @@ class Decaying:
 _FALLS = 20
 
 
-def weigh_variation(weight: float | Sequence[float], *, steps: int) -> Term:
+def weigh_variation(weight: float | Sequence[float], *, steps: int, absolute: bool = False) -> Term:
     """Total variation with one weight, or one that falls evenly from a first to a last weight.
 
     A strong prior finds the coarse picture soon and blurs it; a weak one keeps the detail and takes
@@ -266,6 +270,7 @@ def weigh_variation(weight: float | Sequence[float], *, steps: int) -> Term:
     Args:
         weight: The weight, or the first and the last one.
         steps: Steps of the search.
+        absolute: As of `TotalVariation`.
 
     Example:
         >>> weigh_variation((0.1, 1e-5), steps=400).every
@@ -275,7 +280,7 @@ def weigh_variation(weight: float | Sequence[float], *, steps: int) -> Term:
         Ours; decaying weights are in Qian and Hansen, 2020, Algorithm 2 (qian2020what)
     """
     if not isinstance(weight, Sequence):
-        return TotalVariation(weight=weight)
+        return TotalVariation(weight=weight, absolute=absolute)
     if len(weight) != 2 or not 0 < weight[1] <= weight[0]:
         raise InvalidValue(
             f"expected tv to be a number, or a first and a last weight with first >= last > 0, "
@@ -283,4 +288,4 @@ def weigh_variation(weight: float | Sequence[float], *, steps: int) -> Term:
         )
     first, last = weight
     factor, every = (last / first) ** (1 / _FALLS), max(1, steps // _FALLS)
-    return Decaying(TotalVariation(weight=first), factor=factor, every=every)
+    return Decaying(TotalVariation(weight=first, absolute=absolute), factor=factor, every=every)
