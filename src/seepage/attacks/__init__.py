@@ -34,7 +34,8 @@ from seepage.attacks.tableak import tableak
 from seepage.attacks.text.bag_of_words import bag_of_words
 from seepage.attacks.text.next_words import next_words
 from seepage.attacks.text.token_span import token_span
-from seepage.attacks.unmix import Unmixed, unmix
+from seepage.attacks.unmix import unmix
+from seepage.attacks.unmixed import Unmixed, unmix_rounds
 from seepage.core import Attack
 from seepage.core.plugins import Catalogue
 
@@ -117,6 +118,7 @@ __all__ = [
     "through",
     "token_span",
     "unmix",
+    "unmix_rounds",
 ]
 
 

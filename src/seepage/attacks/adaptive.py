@@ -15,7 +15,7 @@ from torch import Tensor
 from seepage.attacks.labels.infer_labels import InferLabels
 from seepage.attacks.labels.read_logits import ReadLogits
 from seepage.attacks.linear_systems.analytic_fc import features
-from seepage.attacks.unmix import Unmixed
+from seepage.attacks.unmixed import Unmixed
 from seepage.core import Attack, Observation, PreparedBatch, Protection, Reconstruction, Rng, Update
 from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
 from seepage.core.protocols import Stage, attack_many, needs_labels

@@ -53,9 +53,9 @@ def stack_rounds(observations: Sequence[Observation]) -> Observation:
     """Join what was seen of one batch in several rounds, so that a search matches all of it.
 
     The update has the tensors of every round, and so has the simulation, which runs each round's
-    client with its own network and defense. Noise that is drawn anew in every round averages out;
-    and what one network hides, another may tell. Labels are those of the first round that has
-    them, or recovered from the first.
+    client with its own network, defense and, if it is known, mixing. Noise that is drawn anew in
+    every round averages out; and what one network hides, another may tell. Labels are those of the
+    first round that has them, or recovered from the first.
 
     Args:
         observations: One for each round of one model, of clients with the same batch.
@@ -65,7 +65,8 @@ def stack_rounds(observations: Sequence[Observation]) -> Observation:
         stands for all rounds, so attacks that read single layers do not apply.
 
     Raises:
-        InvalidValue: No rounds, or rounds of different models, batch sizes or labels.
+        InvalidValue: No rounds, or rounds of different models, batch sizes or labels, or with
+            flipped signs (`unmix_rounds` takes these).
 
     Example:
         >>> import seepage as sp
@@ -84,7 +85,7 @@ def stack_rounds(observations: Sequence[Observation]) -> Observation:
         raise InvalidValue("expected at least one observation, got none")
     first = rounds[0]
     for number, seen in enumerate(rounds[1:], start=2):
-        _require_same(first, seen, number)
+        require_same_batch(first, seen, number)
     told = next((seen.labels for seen in rounds if seen.labels is not None), None)
     loss = first.task.loss
     task = Task(
@@ -110,25 +111,30 @@ def stack_rounds(observations: Sequence[Observation]) -> Observation:
         labels=labels,
         statistics=_join_statistics(rounds),
         mixing=None,
+        others=(),
     )
 
 
-def _require_same(first: Observation, seen: Observation, number: int) -> None:
+def require_same_batch(first: Observation, seen: Observation, number: int) -> None:
+    """Raise `InvalidValue` if a round is of another model, batch or knowledge than the first."""
     shapes = [{name: t.shape for name, t in one.update.tensors.items()} for one in (first, seen)]
     if shapes[0] != shapes[1] or first.update.kind != seen.update.kind:
         raise InvalidValue(
             f"expected rounds of one model, but the update of observation {number} has other "
             "tensors than the first; attack them apart"
         )
-    labels = [one.labels.tolist() for one in (first, seen) if one.labels is not None]
+    if (first.mixing is None) != (seen.mixing is None):
+        raise InvalidValue(
+            f"expected the mixing of all rounds or of none, but that of observation {number} or of "
+            "the first is not known; leave out the rounds without it"
+        )
+    # Labels of encodings are mixed anew in every round.
+    mixed = seen.mixing is not None and seen.mixing.flipped_about is not None
+    labels = [one.labels.tolist() for one in (first, seen) if one.labels is not None and not mixed]
     if first.batch_size != seen.batch_size or any(some != labels[0] for some in labels):
         raise InvalidValue(
             f"expected rounds of one batch, but observation {number} has another batch size or "
             "other labels than the first; attack them apart"
-        )
-    if first.mixing is not None or seen.mixing is not None:
-        raise InvalidValue(
-            "expected rounds of data that is not mixed; unmix takes encodings of several rounds"
         )
 
 

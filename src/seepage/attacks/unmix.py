@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
 from torch import Tensor
 
-from seepage.attacks.agreement import EXPLAINED, residual
-from seepage.attacks.exact_batch.assign_labels import match_one_to_one
-from seepage.core import Attack, Mixing, Observation, Reconstruction, Rng
-from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
-from seepage.core.protocols import attack_many
+from seepage.core import Mixing, Rng
+from seepage.core.errors import InvalidValue, NotApplicable
 
 # Most encodings of one round whose 2^(E-1) sign patterns are all tried.
 MOST_SIGNS = 7
@@ -38,12 +33,16 @@ def unmix(
     up to 2^(B-1) solutions for every entry; if inputs are smooth, their range and their neighbours
     leave one. That needs exact encodings, since errors grow with the condition of W.
 
+    With twice as many encodings as inputs or more, encodings may be inexact: the error of each is
+    estimated, so that a round that failed hardly counts, and if signs were flipped inputs are
+    assumed to be smooth, the more so the larger the errors (`_fit_inexact`).
+
     Args:
         encodings: `(E, ...)`, in natural units.
         mixing: How they were made, with coefficients `(E, B)`.
         rng: Where the searches for signs start.
         restarts: Number of searches for signs; the best is kept entry by entry.
-        bounds: The range of inputs; it selects among the solutions of one round.
+        bounds: The range of inputs; it selects among the solutions.
 
     Returns:
         Inputs `(B, ...)`, in natural units.
@@ -67,29 +66,57 @@ def unmix(
         )
     flat = encodings.flatten(1).double()
     if mixing.flipped_about is None:
-        solved: Tensor = torch.linalg.pinv(weights) @ flat
+        solved = _solve_robustly(weights, flat)
         return solved.reshape(-1, *encodings.shape[1:]).to(encodings)
     centre, (seen, wanted) = mixing.flipped_about, weights.shape
-    if not _can_unmix(mixing):
+    if not can_unmix(mixing):
         raise NotApplicable(
             f"expected more encodings than inputs, since their signs are lost, or as many of "
             f"{MOST_SIGNS} at most, got {seen} for {wanted}; add those of other rounds"
         )
     magnitudes = (flat - centre).abs()
+    shaped = magnitudes.reshape(encodings.shape)
+    low, high = (bound - centre for bound in bounds)
     if seen > wanted:
         centred = _retrieve_signs(magnitudes, weights, restarts=restarts, rng=rng)
     else:
-        low, high = (bound - centre for bound in bounds)
-        shaped = magnitudes.reshape(encodings.shape)
         centred = _choose_patterns(shaped, weights, low=low, high=high)
     agreed = _agree_with_neighbours(centred.reshape(-1, *encodings.shape[1:]))
+    if seen >= 2 * wanted:
+        agreed = _fit_inexact(agreed, shaped, weights, low=low, high=high)
     return (centre + agreed).to(encodings)
 
 
-def _can_unmix(mixing: Mixing) -> bool:
+def can_unmix(mixing: Mixing) -> bool:
     """Whether there are more encodings than inputs, or as many and few enough to try all signs."""
     seen, wanted = mixing.coefficients.shape
     return seen > wanted or seen == wanted <= MOST_SIGNS
+
+
+# How often encodings are weighed anew by what the solution leaves of them.
+REWEIGHTED = 5
+
+
+def _solve_robustly(coefficients: Tensor, encodings: Tensor) -> Tensor:
+    """Solve W x = e by least squares, counting encodings that do not fit the others less.
+
+        w_e = 1 / max(r_e^2, median r^2),   r_e what x leaves of encoding e
+
+    Example:
+        >>> weights = torch.tensor([[0.6, 0.4], [0.3, 0.7]] * 4).double()
+        >>> encodings = weights @ torch.tensor([[0.2, 0.4], [0.8, 0.6]]).double()
+        >>> encodings[0] = 0.0
+        >>> [round(value, 2) for value in _solve_robustly(weights, encodings).flatten().tolist()]
+        [0.2, 0.4, 0.8, 0.6]
+    """
+    solved: Tensor = torch.linalg.pinv(coefficients) @ encodings
+    if len(coefficients) < 2 * coefficients.shape[1]:
+        return solved
+    for _ in range(REWEIGHTED):
+        left = (coefficients @ solved - encodings).square().mean(1)
+        trust = (1 / left.clamp_min(float(left.median())).clamp_min(1e-12)).sqrt().unsqueeze(1)
+        solved = torch.linalg.pinv(trust * coefficients) @ (trust * encodings)
+    return solved
 
 
 STEPS = 60
@@ -127,6 +154,141 @@ def _retrieve_signs(magnitudes: Tensor, coefficients: Tensor, *, restarts: int, 
         best = torch.where(unexplained < lowest, found, best)
         lowest = torch.minimum(unexplained, lowest)
     return best
+
+
+# Encodings with errors below this are exact: half a step of 8 bits, of a range of one.
+EXACT = 0.5 / 255
+FITTED = 200
+STEP = 0.03
+# Mean absolute difference of neighbours that inputs are assumed to have, of a range of one.
+ROUGHNESS = 0.15
+
+
+def _fit_inexact(
+    start: Tensor, magnitudes: Tensor, coefficients: Tensor, *, low: float, high: float
+) -> Tensor:
+    """Find the likeliest inputs if every encoding has normal errors of its own size.
+
+        min_u  sum_e [ (a_e^2 + m_e^2) / 2 s_e^2 - log cosh(a_e m_e / s_e^2) + log s_e ]
+               + TV(u) / b,   m = W u,   low <= u <= high
+
+    A magnitude of an inexact encoding is too large on average where the true one is small, so least
+    squares on magnitudes would prefer wrong signs. The likelihood of a folded normal variable does
+    not; its gradient has the expected sign tanh(a m / s^2) in place of the sign. The total
+    variation decides what the encodings leave open. The search starts from the given inputs, which
+    were solved entry by entry, and from `_lift_products`; the likelier end is kept.
+
+    Args:
+        start: u, `(B, ...)`.
+        magnitudes: a, `(E, ...)`.
+        coefficients: W, `(E, B)`.
+        low: The least an entry of u can be.
+        high: The most.
+
+    References:
+        Leone et al., 1961 (leone1961folded) for the folded normal distribution
+    """
+    mixed = torch.einsum("eb,b...->e...", coefficients, start)
+    if float((mixed.abs() - magnitudes).square().mean()) < EXACT**2:
+        return start
+    starts = [start]
+    seen, wanted = coefficients.shape
+    if seen > wanted * (wanted + 1) // 2:
+        starts.append(_agree_with_neighbours(_lift_products(magnitudes, coefficients)))
+    found = [
+        _climb_likelihood(
+            one.clamp(low, high).float(),
+            magnitudes.float(),
+            coefficients.float(),
+            low=low,
+            high=high,
+        )
+        for one in starts
+    ]
+    fitted = min(found, key=lambda pair: pair[1])[0]
+    return fitted if is_photograph(fitted) else -fitted
+
+
+def _climb_likelihood(
+    inputs: Tensor, magnitudes: Tensor, coefficients: Tensor, *, low: float, high: float
+) -> tuple[Tensor, float]:
+    """Descend the objective of `_fit_inexact` by Adam; return where it ends, and its value."""
+    seen, wanted = coefficients.shape
+    # Each input that is fitted takes a part of the errors away.
+    freedom = seen / (seen - wanted)
+    first, second = torch.zeros_like(inputs), torch.zeros_like(inputs)
+    expected = magnitudes * torch.einsum("eb,b...->e...", coefficients, inputs).sign()
+    for step in range(FITTED + 1):
+        mixed = torch.einsum("eb,b...->e...", coefficients, inputs)
+        left = magnitudes.square() - 2 * expected * mixed + mixed.square()
+        each = freedom * left.flatten(1).mean(1)
+        # No encoding is trusted far more than most: one that is fitted closely may be so by chance.
+        variance = each.clamp_min(float(each.median()) / 4).clamp_min(EXACT**2)
+        variance = variance.reshape(-1, *[1] * (inputs.ndim - 1))
+        cosine = magnitudes * mixed / variance
+        expected = magnitudes * cosine.tanh()
+        if step == FITTED:
+            break
+        slope = torch.einsum("eb,e...->b...", coefficients, (mixed - expected) / variance)
+        for axis in range(2, inputs.ndim):
+            edge = torch.zeros_like(inputs.narrow(axis, 0, 1))
+            signs = torch.cat([edge, inputs.diff(dim=axis).sign(), edge], dim=axis)
+            slope = slope - signs.diff(dim=axis) / ROUGHNESS
+        first, second = 0.9 * first + 0.1 * slope, 0.99 * second + 0.01 * slope.square()
+        scale = (second / (1 - 0.99 ** (step + 1))).sqrt().clamp_min(1e-12)
+        towards = first / (1 - 0.9 ** (step + 1)) / scale
+        inputs = (inputs - STEP * (1 - step / FITTED) * towards).clamp(low, high)
+    log_cosh = cosine.abs() + torch.log1p(torch.exp(-2 * cosine.abs()))
+    likelihood = (magnitudes.square() + mixed.square()) / (2 * variance) - log_cosh
+    rough = sum(float(inputs.diff(dim=axis).abs().sum()) for axis in range(2, inputs.ndim))
+    value = float((likelihood + variance.log() / 2).sum()) + rough / ROUGHNESS
+    return inputs, value
+
+
+def _lift_products(magnitudes: Tensor, coefficients: Tensor) -> Tensor:
+    """Solve for the products of inputs, which have no signs, and take them apart.
+
+        a_e^2 = w_e^T U w_e + s^2,   U = u u^T
+
+    is linear in U, so that errors average over encodings, and over neighbours, whose products are
+    alike. Then u is the leading eigenvector of U, up to its sign. This needs more encodings than U
+    has entries that differ.
+
+    Args:
+        magnitudes: a, `(E, ...)`.
+        coefficients: W, `(E, B)`.
+
+    Returns:
+        u, `(B, ...)`, each entry up to one sign for all inputs.
+
+    Example:
+        >>> inputs = torch.tensor([[0.4, 0.4, 0.4], [-0.2, -0.2, -0.2]]).double()
+        >>> mixing = torch.tensor([[0.7, 0.3], [0.4, 0.6], [0.5, 0.5], [0.2, 0.8]]).double()
+        >>> found = _lift_products((mixing @ inputs).abs(), mixing)
+        >>> torch.allclose(found * found[0].sign(), inputs)
+        True
+
+    References:
+        Candes et al., 2013 (candes2013phaselift)
+    """
+    size = coefficients.shape[1]
+    rows, columns = torch.triu_indices(size, size)
+    twice = torch.where(rows == columns, 1.0, 2.0).to(coefficients)
+    products = coefficients[:, rows] * coefficients[:, columns] * twice
+    design = torch.cat([products, torch.ones_like(products[:, :1])], dim=1)
+    solved = torch.einsum("ke,e...->k...", torch.linalg.pinv(design), magnitudes.square())[:-1]
+    for axis in range(2, solved.ndim):
+        reach = solved.shape[axis]
+        ends = solved.narrow(axis, 0, 1), solved, solved.narrow(axis, reach - 1, 1)
+        padded = torch.cat(ends, dim=axis)
+        solved = torch.stack([padded.narrow(axis, shift, reach) for shift in range(3)]).mean(0)
+    entries = solved.movedim(0, -1)
+    lifted = entries.new_zeros(*entries.shape[:-1], size, size)
+    lifted[..., rows, columns] = lifted[..., columns, rows] = entries
+    values, vectors = torch.linalg.eigh(lifted)
+    leading = vectors[..., -1] * values[..., -1:].clamp_min(0).sqrt()
+    inputs: Tensor = leading.movedim(-1, 0)
+    return inputs
 
 
 def _agree_with_neighbours(values: Tensor) -> Tensor:
@@ -305,61 +467,3 @@ def _send_message(cost: Tensor, axis: int, forward: bool, jump: Tensor) -> Tenso
     heard = torch.zeros_like(cost)
     heard.narrow(axis + 1, 1 if forward else 0, reach).copy_(least - least.amin(0))
     return heard
-
-
-@dataclass(frozen=True)
-class Unmixed:
-    """Find InstaHide's encodings, then the private inputs that were mixed into them.
-
-    Encodings are unmixed if mixing and labels are known, signs were flipped, one round is enough
-    (see `unmix`), and the encodings explain the update. Errors grow with the condition of the
-    mixing, so inexact encodings resemble the inputs more as they are. Everything else is left as it
-    is. The labels tell which encoding is which row of the mixing.
-
-    Args:
-        attack: What finds the encodings.
-
-    Example:
-        >>> import seepage as sp
-        >>> photos, task = sp.data.bundled("photos", size=4), sp.zoo.mlp(hidden=(64,))
-        >>> client = sp.Client(sp.Gradient(), sp.InstaHide(4))
-        >>> seen = sp.Threat.strongest().observe(client, task, photos, rng=sp.rng(0))
-        >>> guess = Unmixed(sp.attacks.exact_batch())(seen, rng=sp.rng(1))
-        >>> bool(sp.score(guess, photos)["psnr"].min() > 28)
-        True
-
-    References:
-        Huang et al., 2021, Sec. A.3 (huang2021evaluating)
-    """
-
-    attack: Attack
-
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Attack, and unmix what explains the update."""
-        return _unmix_guess(self.attack(observation, rng=rng), observation, rng=rng)
-
-    def many(
-        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
-    ) -> list[Reconstruction | SeepageError]:
-        """Attack side by side if the attack can, and unmix each guess."""
-        guesses = attack_many(self.attack, observations, rngs=rngs)
-        return [
-            guess if isinstance(guess, SeepageError) else _unmix_guess(guess, seen, rng=key)
-            for guess, seen, key in zip(guesses, observations, rngs, strict=True)
-        ]
-
-
-def _unmix_guess(guess: Reconstruction, observation: Observation, *, rng: Rng) -> Reconstruction:
-    """Return the inputs in the encodings, or the guess as it is."""
-    mixing, known = observation.mixing, observation.labels
-    if mixing is None or mixing.flipped_about is None or known is None or not _can_unmix(mixing):
-        return guess
-    found = known if guess.labels is None else guess.labels
-    if found.shape != known.shape or residual(observation, guess.inputs, found) > EXPLAINED:
-        return guess
-    order = match_one_to_one(-torch.cdist(known.double(), found.to(known).double()))
-    domain, signs = observation.task.domain, rng.fork("signs")
-    inputs = unmix(guess.inputs[order], mixing, rng=signs, bounds=domain.bounds)
-    inverse = torch.linalg.pinv(mixing.coefficients.to(known))
-    labels = (inverse @ known).argmax(1)
-    return replace(guess, inputs=domain.project(inputs), labels=labels, certificate=None)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 from seepage import __version__
+from seepage.attacks.unmixed import Unmixed
 from seepage.audit.record import Defense
 from seepage.audit.targets import Target
 from seepage.bounds.bound import Bound
@@ -63,11 +64,16 @@ def client_key(seed: int, client: Client, target: Target) -> Rng:
 
 
 def require_permission(name: str | Component, attack: Attack, threat: Threat) -> None:
-    """Raise `InvalidValue` if an attack needs a malicious server and the threat has none."""
+    """Raise `InvalidValue` if an attack needs a malicious server, or uses one of several rounds."""
     if isinstance(attack, ActiveAttack) and threat.server != "malicious":
         raise InvalidValue(
             f"{name} plants a network of its own, which an honest server does not do; set "
             "server = 'malicious' in the threat"
+        )
+    if threat.rounds > 1 and not isinstance(attack, Unmixed):
+        raise InvalidValue(
+            f"{name} attacks one update, but the threat has {threat.rounds} rounds; give it "
+            "unmix = true, which uses all of them, or leave rounds out of the threat"
         )
 
 
@@ -131,7 +137,11 @@ def _replace_by_noise(seen: Observation, rng: Rng) -> Observation:
     for name, tensor in seen.update.tensors.items():
         noise = rng.fork(name).normal(tuple(tensor.shape)).to(tensor)
         drawn[name] = noise * (tensor.norm() / noise.norm().clamp(min=1e-12))
-    return replace(seen, update=replace(seen.update, tensors=drawn))
+    others = tuple(
+        _replace_by_noise(other, rng.fork("round", number))
+        for number, other in enumerate(seen.others, start=1)
+    )
+    return replace(seen, update=replace(seen.update, tensors=drawn), others=others)
 
 
 @dataclass(frozen=True, eq=False)

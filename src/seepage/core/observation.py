@@ -150,6 +150,8 @@ class Observation:
         mixing: How the client mixed its inputs, if that is known. The attack then searches for the
             private inputs, one column for each label, and `simulate` mixes them. If signs were
             flipped, it searches for the encodings, one row for each label.
+        others: What was seen of the same batch in other rounds. Attacks use this observation alone,
+            except those that say that they take several (`Unmixed`).
     """
 
     task: Task
@@ -159,3 +161,4 @@ class Observation:
     labels: Tensor | None = None
     statistics: Mapping[str, Statistics] | None = None
     mixing: Mixing | None = None
+    others: tuple[Observation, ...] = ()

@@ -163,6 +163,9 @@ def _split_threat(threat: Component) -> tuple[list[str], list[str]]:
         elif name == "batchnorm":
             known = value in _STATISTICS
             (had if known else lacked).append(_STATISTICS[value if known else "exact"])
+        elif name == "rounds":
+            if value != 1:
+                had.append(f"{value} rounds")
         elif name != "server":
             had.append(f"{name}={value!r}")
         elif value == "malicious":

@@ -132,6 +132,8 @@ class Threat:
         knows_mixing: Which examples were mixed, and with what weights; never the flipped signs.
         server: "honest": it follows the protocol but is curious. "malicious": it may send any
             network, as an `ActiveAttack` needs.
+        rounds: How many updates of the same batch the server sees. The client draws its randomness
+            anew in each, and the network is the same. An audit takes attacks that use all of them.
 
     Example:
         >>> Threat.strongest().batchnorm, Threat.realistic().batchnorm
@@ -148,6 +150,7 @@ class Threat:
     batchnorm: BatchNorm = "running"
     knows_mixing: bool = False
     server: Server = "honest"
+    rounds: int = 1
 
     @classmethod
     def strongest(cls) -> Threat:
@@ -174,6 +177,8 @@ class Threat:
             )
         if self.server not in ("honest", "malicious"):
             raise InvalidValue(f"expected server 'honest' or 'malicious', got {self.server!r}")
+        if self.rounds < 1:
+            raise InvalidValue(f"expected one round or more, got rounds = {self.rounds!r}")
         if self.knows_labels and not self.knows_batch_size:
             raise InvalidValue("knowing the labels includes the batch size; set knows_batch_size")
         if self.knows_mixing and not self.knows_defense:
@@ -207,6 +212,7 @@ class Threat:
             knows_batch_size=seen.batch_size is not None or seen.labels is not None,
             batchnorm=running if seen.statistics is None else "exact",
             knows_mixing=seen.mixing is not None,
+            rounds=1 + len(seen.others),
         )
 
     def observe(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Observation:
@@ -228,6 +234,11 @@ class Threat:
         self, client: Client, task: Task, batch: Batch, *, rng: Rng
     ) -> Observation:
         """The same on a network that was broadcast already, in the mode the client runs it."""
+        keys = (rng.fork("round", number) for number in range(1, self.rounds))
+        others = tuple(self._observe_round(client, task, batch, rng=key) for key in keys)
+        return replace(self._observe_round(client, task, batch, rng=rng), others=others)
+
+    def _observe_round(self, client: Client, task: Task, batch: Batch, *, rng: Rng) -> Observation:
         # In full precision: rounding by a GPU would hide what other adversaries see.
         with precision("float32"):
             shared = client.share(task, batch, rng=rng)
