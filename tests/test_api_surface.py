@@ -32,7 +32,7 @@ PROMISED_NAMES = {
         "grad_inversion gradattack_strongest identity_convolutions idlg input_to_logits "
         "inverting_gradients label_flip learn_from_gradients next_words reversible_blocks "
         "robbing_the_fed softmax_features systematic tableak teacher_forced tensor_features "
-        "through token_span unmix"
+        "through token_span unmix unmix_rounds"
     ),
     "audit": "run",
     "bounds": (

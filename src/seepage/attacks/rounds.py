@@ -86,6 +86,11 @@ def stack_rounds(observations: Sequence[Observation]) -> Observation:
     first = rounds[0]
     for number, seen in enumerate(rounds[1:], start=2):
         require_same_batch(first, seen, number)
+    if any(seen.mixing is not None and seen.mixing.flipped_about is not None for seen in rounds):
+        raise InvalidValue(
+            "expected rounds in which one candidate is simulated, but signs were flipped at random "
+            "in each; unmix_rounds attacks them one by one and decodes what it finds"
+        )
     told = next((seen.labels for seen in rounds if seen.labels is not None), None)
     loss = first.task.loss
     task = Task(

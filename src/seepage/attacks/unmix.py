@@ -12,6 +12,7 @@ from seepage.core.errors import InvalidValue, NotApplicable
 
 # Most encodings of one round whose 2^(E-1) sign patterns are all tried.
 MOST_SIGNS = 7
+RESTARTS = 20
 
 
 def unmix(
@@ -19,7 +20,7 @@ def unmix(
     mixing: Mixing,
     *,
     rng: Rng,
-    restarts: int = 20,
+    restarts: int = RESTARTS,
     bounds: tuple[float, float] = (0.0, 1.0),
 ) -> Tensor:
     """Return the private inputs whose mixtures come nearest to these encodings.
@@ -120,6 +121,8 @@ def _solve_robustly(coefficients: Tensor, encodings: Tensor) -> Tensor:
 
 
 STEPS = 60
+# Encodings with errors below this are exact: half a step of 8 bits, of a range of one.
+EXACT = 0.5 / 255
 
 
 def _retrieve_signs(magnitudes: Tensor, coefficients: Tensor, *, restarts: int, rng: Rng) -> Tensor:
@@ -130,7 +133,8 @@ def _retrieve_signs(magnitudes: Tensor, coefficients: Tensor, *, restarts: int, 
     Args:
         magnitudes: a, `(E, P)`.
         coefficients: W, `(E, B)`.
-        restarts: Random starts; the smallest residual is kept, entry by entry.
+        restarts: Random starts; the smallest residual is kept, entry by entry. If most entries are
+            solved exactly, the others get ten times as many.
         rng: Of the starts.
 
     Returns:
@@ -153,11 +157,15 @@ def _retrieve_signs(magnitudes: Tensor, coefficients: Tensor, *, restarts: int, 
         unexplained = ((coefficients @ found).abs() - magnitudes).square().sum(0)
         best = torch.where(unexplained < lowest, found, best)
         lowest = torch.minimum(unexplained, lowest)
+    missed = lowest > len(coefficients) * EXACT**2
+    if 0 < int(missed.sum()) < len(missed) / 2 and restarts <= RESTARTS:
+        again = rng.fork("again")
+        best[:, missed] = _retrieve_signs(
+            magnitudes[:, missed], coefficients, restarts=10 * RESTARTS, rng=again
+        )
     return best
 
 
-# Encodings with errors below this are exact: half a step of 8 bits, of a range of one.
-EXACT = 0.5 / 255
 FITTED = 200
 STEP = 0.03
 # Mean absolute difference of neighbours that inputs are assumed to have, of a range of one.
@@ -189,7 +197,7 @@ def _fit_inexact(
         Leone et al., 1961 (leone1961folded) for the folded normal distribution
     """
     mixed = torch.einsum("eb,b...->e...", coefficients, start)
-    if float((mixed.abs() - magnitudes).square().mean()) < EXACT**2:
+    if float((mixed.abs() - magnitudes).abs().median()) < EXACT:
         return start
     starts = [start]
     seen, wanted = coefficients.shape

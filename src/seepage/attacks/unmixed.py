@@ -114,7 +114,7 @@ def unmix_rounds(
         >>> client, threat = sp.Client(sp.Gradient(), sp.InstaHide(4)), sp.Threat.strongest()
         >>> rounds = [threat.observe(client, task, photos, rng=sp.rng(i)) for i in range(3)]
         >>> guess = unmix_rounds(rounds, sp.attacks.exact_batch(), rng=sp.rng(0))
-        >>> bool(sp.score(guess, photos)["psnr"].min() > 60)
+        >>> bool(sp.score(guess, photos)["psnr"].min() > 40)
         True
 
     References:
@@ -124,24 +124,24 @@ def unmix_rounds(
     rounds = [replace(seen, others=()) for seen in observations]
     if not rounds:
         raise InvalidValue("expected at least one observation, got none")
+    if len(rounds) == 1 or _hides_mixing(rounds):
+        return Unmixed(attack)(rounds[0], rng=rng)
     for number, seen in enumerate(rounds[1:], start=2):
         require_same_batch(rounds[0], seen, number)
     known = [seen for seen in rounds if seen.mixing is not None and seen.labels is not None]
     flipped = [seen for seen in known if seen.mixing and seen.mixing.flipped_about is not None]
-    if len(rounds) == 1 or _hides_mixing(rounds[0]):
-        return Unmixed(attack)(rounds[0], rng=rng)
     if not flipped:
         return attack(stack_rounds(rounds), rng=rng)
     return _unmix_flipped(flipped, attack, rng=rng)
 
 
-def _hides_mixing(observation: Observation) -> bool:
-    """Whether the client mixes its inputs, or may do so, and the adversary does not know how."""
-    if observation.mixing is not None:
-        return observation.labels is None
-    client = observation.simulate.client
+def _hides_mixing(rounds: Sequence[Observation]) -> bool:
+    """Whether inputs are mixed, or may be, and the adversary knows of no round how."""
+    if any(seen.mixing is not None for seen in rounds):
+        return all(seen.labels is None for seen in rounds)
+    client, labels = rounds[0].simulate.client, rounds[0].labels
     known = () if client is None else client.chain.input_defenses
-    soft = observation.labels is not None and observation.labels.is_floating_point()
+    soft = labels is not None and labels.is_floating_point()
     return any(link.stage == "mixing" for link in known) or soft
 
 
