@@ -107,6 +107,21 @@ def test_a_smoke_run_is_small(name):
     assert cost(load_table(name), "smoke").epochs <= 20
 
 
+def test_every_round_of_a_threat_costs_a_search():
+    row = load_table("000-fig8").only(["Intra-InstaHide 4"], "small")
+    once, often = (row.with_values("small", {"rounds": rounds}) for rounds in (1, 20))
+    assert cost(often, "small").steps == 20 * cost(once, "small").steps
+    assert cost(often, "small").cases == cost(once, "small").cases
+
+
+def test_instahide_is_decoded_over_the_rounds_of_the_paper():
+    cells = load_table("000-fig8").cells("paper")
+    hidden = [cell.scenario for cell in cells if "InstaHide" in cell.labels[0]]
+    assert [scenario["threats"]["rounds"] for scenario in hidden] == [20, 20, 20]
+    assert all(scenario["attacks"]["unmix"] for scenario in hidden)
+    assert all("rounds" not in c.scenario["threats"] for c in cells if "MixUp" in c.labels[0])
+
+
 # One of every kind of data, network and source.
 BUILT = ["000-fig8", "002-fig1", "002-fig3", "003-fig2", "003-fig9"]
 

@@ -62,7 +62,8 @@ def cost(table: PaperTable, scale: str) -> Cost:
         people = data.get("people", data.get("batch_size", 1))
         people = people if isinstance(people, int) else len(people)
         cases += seeds * len(attacks) * people // data.get("batch_size", 1)
-        steps += seeds * people * sum(map(_steps, attacks))
+        rounds = sum(threat.get("rounds", 1) for threat in _listed(scenario.get("threats", {})))
+        steps += seeds * people * rounds * sum(map(_steps, attacks))
     return Cost(cases, steps, _epochs(table, scale))
 
 
