@@ -10,7 +10,6 @@ from torch import Tensor
 
 from seepage.attacks.agreement import EXPLAINED, residual
 from seepage.attacks.exact_batch.assign_labels import match_one_to_one
-from seepage.attacks.rounds import require_same_batch, stack_rounds
 from seepage.attacks.unmix import can_unmix, unmix
 from seepage.core import Attack, Mixing, Observation, Reconstruction, Rng
 from seepage.core.errors import InvalidValue, SeepageError
@@ -120,6 +119,9 @@ def unmix_rounds(
     References:
         Huang et al., 2021, Sec. A.3 (huang2021evaluating)
     """
+    # Here, for it imports most attacks.
+    from seepage.attacks.rounds import require_same_batch, stack_rounds
+
     require_key(rng)
     rounds = [replace(seen, others=()) for seen in observations]
     if not rounds:
