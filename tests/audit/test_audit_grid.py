@@ -13,7 +13,7 @@ import torch
 import seepage as sp
 from seepage.audit import Audit, run_case, select_targets
 from seepage.audit import grid as grid_module
-from seepage.audit.case import client_key
+from seepage.audit.case import client_key, describe_threat
 from seepage.core.errors import InvalidValue
 from seepage.data import Dataset
 from seepage.domains import Signal
@@ -315,3 +315,9 @@ def test_the_old_names_of_targets_still_work_with_a_warning():
         assert sp.audit.victims is select_targets
     with pytest.raises(AttributeError, match="no attribute 'villains'"):
         _ = sp.audit.villains
+
+
+def test_one_round_is_not_named_so_that_audits_of_before_are_resumed():
+    alone, several = describe_threat(sp.Threat()), describe_threat(sp.Threat(rounds=3))
+    assert "rounds" not in alone.arguments
+    assert several.arguments["rounds"] == 3

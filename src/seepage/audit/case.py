@@ -32,6 +32,14 @@ def describe_defense(client: Client) -> Defense:
     return tuple(map(Component.of, client.chain.links))
 
 
+def describe_threat(threat: Threat) -> Component:
+    """Describe a threat as values; one round is not named, as in audits before there were more."""
+    known = Component.of(threat)
+    if threat.rounds > 1:
+        return known
+    return replace(known, arguments={k: v for k, v in known.arguments.items() if k != "rounds"})
+
+
 def is_own(link: object) -> bool:
     """Whether a defense is a user's, and not one of Seepage."""
     return not type(link).__module__.startswith("seepage.")
@@ -186,7 +194,7 @@ class Case(_GridCell):
     def _identify(self) -> Identity:
         metrics = "all" if self.metrics is None else ", ".join(m.name for m in self.metrics)
         return {
-            "threat": asdict(Component.of(self.threat)),
+            "threat": asdict(describe_threat(self.threat)),
             "attack": asdict(Component.of(self.attack_name)),
             "options": stable_repr(self.attack),
             "metrics": metrics,

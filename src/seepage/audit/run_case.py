@@ -12,7 +12,14 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from seepage.attacks.agreement import residual
-from seepage.audit.case import BoundCase, Case, client_key, describe_defense, is_own
+from seepage.audit.case import (
+    BoundCase,
+    Case,
+    client_key,
+    describe_defense,
+    describe_threat,
+    is_own,
+)
 from seepage.audit.record import Ceiling, Outcome, Record
 from seepage.audit.record_schema import check_record
 from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
@@ -74,7 +81,7 @@ def _begin_record(case: AnyCase) -> Record:
         local=Component.of(case.client.local),
         defense=describe_defense(case.client),
         readable=case.client.chain.keeps_gradient,
-        threat=Component.of(case.threat) if isinstance(case, Case) else None,
+        threat=describe_threat(case.threat) if isinstance(case, Case) else None,
         attack=Component.of(case.attack_name if isinstance(case, Case) else case.name),
         seed=case.seed,
         case=case.id,
