@@ -21,6 +21,7 @@ from seepage.rehearsal import ALL_ATTACKS, EFFORTS, Auto, Effort, auto_attack, m
 from seepage.rehearsal.combine import MeanOfStarts, combine, keep_sure
 from seepage.rehearsal.effort_plan import Rung
 from seepage.rehearsal.portfolio import Contender, list_contenders
+from seepage.rehearsal.public_data import _SHAPES
 from seepage.rehearsal.simulated_clients import Rehearsal, is_lost_in_noise, simulate_client
 from seepage.search.runner import Runner
 from seepage.testing import check_attack
@@ -644,3 +645,25 @@ def test_auto_keeps_the_laws_of_attacks(photos, task, public):
         batch=photos.take([0]),
         at_least=12.0,
     )
+
+
+def test_an_ellipse_is_drawn_the_same_inside_its_box_as_on_the_whole_image():
+    """Each shape again on every pixel, by the formula alone."""
+    domain = sp.domains.Image((3, 40, 56))
+    key = sp.rng(5).fork(0)
+    drawn, colours = key.uniform((_SHAPES, 6)), key.fork("colours").uniform((_SHAPES + 2, 3))
+    colours = (0.7 * colours[:, :1] + 0.3 * colours).clamp(0, 1)
+    rows, columns = torch.linspace(-1, 1, 40)[:, None], torch.linspace(-1, 1, 56)[None]
+    fade = (rows + columns + 2) / 4
+    image = colours[0, :, None, None] * fade + colours[1, :, None, None] * (1 - fade)
+    for (x, y, size, shape, angle, shade), colour in zip(drawn, colours[2:], strict=True):
+        radius, turned = 0.08 / (1 - 0.99 * size).sqrt(), angle * torch.pi
+        down, right = rows - 2 * y + 1, columns - 2 * x + 1
+        across = right * turned.cos() + down * turned.sin()
+        along = down * turned.cos() - right * turned.sin()
+        covered = (across / radius) ** 2 + (along / radius / (0.3 + 0.7 * shape)) ** 2 < 1
+        shaded = (colour[:, None, None] + 0.3 * (shade - 0.5) * across).clamp(0, 1)
+        image = torch.where(covered, shaded, image)
+    ours = make_up(domain, 1, rng=sp.rng(5)).inputs[0]
+    # On the rim of an ellipse rounding decides.
+    assert float(((ours - image).abs() > 1e-5).any(0).float().mean()) < 0.01

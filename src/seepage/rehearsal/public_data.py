@@ -147,12 +147,21 @@ def _draw_image(domain: Image, rng: Rng) -> Tensor:
     for (x, y, size, shape, angle, shade), colour in zip(drawn, colours[2:], strict=True):
         radius = 0.08 / torch.sqrt(1 - 0.99 * size)
         turned = angle * math.pi
-        across = (columns - 2 * x + 1) * turned.cos() + (rows - 2 * y + 1) * turned.sin()
-        along = (rows - 2 * y + 1) * turned.cos() - (columns - 2 * x + 1) * turned.sin()
+        # An ellipse reaches no farther than its radius, and most are small.
+        high, wide = (_find_span(*each) for each in ((y, radius, height), (x, radius, width)))
+        down, right, part = rows[high], columns[:, wide], image[:, high, wide]
+        across = (right - 2 * x + 1) * turned.cos() + (down - 2 * y + 1) * turned.sin()
+        along = (down - 2 * y + 1) * turned.cos() - (right - 2 * x + 1) * turned.sin()
         inside = (across / radius).square() + (along / (radius * (0.3 + 0.7 * shape))).square() < 1
         lit = (colour[:, None, None] + 0.3 * (shade - 0.5) * across[None]).clamp(0, 1)
-        image = torch.where(inside[None], lit, image)
+        image[:, high, wide] = torch.where(inside[None], lit, part)
     return _scale(image, domain.bounds)
+
+
+def _find_span(centre: Tensor, radius: Tensor, size: int) -> slice:
+    """The pixels of an axis from 0 to 1 that may be within half a radius, and one on each side."""
+    middle, reach = float(centre) * (size - 1), float(radius) / 2 * (size - 1)
+    return slice(max(math.floor(middle - reach) - 1, 0), max(math.ceil(middle + reach) + 2, 0))
 
 
 def _draw_signal(domain: Signal, rng: Rng) -> Tensor:
