@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import seepage as sp
+from seepage.domains import Signal
 from seepage.exposure import Finding, VettingVerdict, concentration
 from seepage.exposure.gradient_probes import find_own_places
 from seepage.exposure.vet import _parallel_rows
@@ -140,8 +141,79 @@ def test_a_hard_example_of_a_trained_network_is_no_alarm_though_its_dsnr_is_high
 def test_parallel_rows_are_found_among_others_whatever_their_scale_and_sign():
     rows = torch.randn(40, 30, generator=torch.Generator().manual_seed(0))
     rows[5:25] = torch.linspace(-3, 2, 20)[:, None] * rows[0]
-    assert _parallel_rows(rows).tolist() == [0, *range(5, 25)]
-    assert len(_parallel_rows(torch.randn(500, 16))) == 1
+    [group] = _parallel_rows(rows, [0.999])
+    assert group.tolist() == [0, *range(5, 25)]
+    assert [len(group) for group in _parallel_rows(torch.randn(500, 16), [0.999])] == [1]
+
+
+def giant_row(layer):
+    layer.weight[0], layer.bias[0] = 1e6, -1e12
+
+
+def giant_rows(layer):
+    layer.weight[::2], layer.bias[::2] = 1e8 * torch.randn_like(layer.weight[::2]), -1e14
+
+
+def scaled_rows(layer):
+    scale = torch.logspace(0, -20, len(layer.weight))[torch.randperm(len(layer.weight))]
+    layer.weight.mul_(scale[:, None])
+    layer.bias.mul_(scale)
+
+
+def turned_rows(layer):
+    layer.weight[::2] *= -1
+    layer.bias[::2] *= -1
+
+
+def repeated_row(layer):
+    layer.weight[5], layer.bias[5] = layer.weight[6], layer.bias[6]
+
+
+def moved_entry(layer):
+    layer.weight.diagonal().add_(0.1 * layer.weight.norm(dim=1))
+
+
+def noisy_rows(layer):
+    noise = torch.randn_like(layer.weight) / layer.weight.shape[1] ** 0.5
+    layer.weight.add_(0.2 * layer.weight.norm(dim=1, keepdim=True) * noise)
+
+
+def few_pixels(layer):
+    size = layer.weight.norm(dim=1, keepdim=True)
+    layer.weight.copy_(1e-3 * size * torch.randn_like(layer.weight))
+    layer.weight[:, :5] += size
+
+
+HIDINGS = [
+    giant_row, giant_rows, scaled_rows, turned_rows, repeated_row, moved_entry, noisy_rows,
+    few_pixels,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("hide", HIDINGS, ids=lambda hide: hide.__name__)
+def test_bins_are_found_whatever_is_done_to_rows_to_hide_them(hide):
+    planted = sp.attacks.robbing_the_fed(bins=64).plant(sp.zoo.lenet(), rng=sp.rng(0))
+    with torch.no_grad():
+        hide(planted.model.bins)
+    assert "bins of biases" in {found.check for found in sp.vet(planted).alarms}
+
+
+@pytest.mark.parametrize("others", [300, 2000])
+def test_bins_are_found_among_many_other_rows(others):
+    domain, bins = Signal((1, 40)), 60
+    layer = nn.Linear(40, bins + others)
+    order = torch.randperm(bins + others)
+    with torch.no_grad():
+        layer.weight[order[:bins]] = 1.0
+        layer.bias[order[:bins]] = torch.linspace(-3, 3, bins)
+    model = nn.Sequential(nn.Flatten(), layer, nn.ReLU(), nn.Linear(bins + others, 3))
+    assert sp.vet(sp.Task(model, sp.cross_entropy, domain)).judgement == "malicious"
+
+
+def test_one_giant_row_does_not_hide_a_layer_that_passes_the_input_on():
+    planted = sp.attacks.first_layer_fc().plant(sp.zoo.lenet(), rng=sp.rng(0))
+    planted.model.first.weight.data[0] = 1e8
+    assert sp.vet(planted).judgement == "malicious"
 
 
 def test_a_classifier_that_starts_at_zero_is_honest():
