@@ -185,6 +185,38 @@ def test_absent_rows_are_named_at_the_stated_rate(kind, width, rate):
     assert mistakes <= 1.3 * rate * tested + 5 * (rate * tested) ** 0.5
 
 
+def noisy_rows(kind, *, seed, signals=10):
+    key, shape = sp.rng(seed), (400, 32)
+    rows = key.normal(shape)
+    if kind == "laplace":
+        uniform = key.uniform(shape) - 0.5
+        rows = -uniform.sign() * torch.log1p(-2 * uniform.abs())
+    rows[:signals] += 1.5 * key.fork("direction").normal((1, 32))
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [1.0, 0.3])
+@pytest.mark.parametrize("kind", ["normal", "laplace"])
+def test_no_more_tokens_are_named_by_mistake_than_promised_where_rows_share_a_direction(kind, kept):
+    mistakes = found = 0
+    for seed in range(200):
+        rows = noisy_rows(kind, seed=seed)
+        rows *= rows.abs() >= rows.abs().quantile(1 - kept)
+        named = noise_probabilities(rows) <= 0.1 / len(rows)
+        mistakes, found = mistakes + int(named[10:].sum()), found + int(named[:10].sum())
+    # 20 are promised. 40 were named when a row of noise could make a direction of itself.
+    assert mistakes <= 28
+    assert found > 0.3 * 2000
+
+
+def test_noise_that_was_pruned_to_a_few_entries_names_no_token():
+    for seed in range(20):
+        rows = noisy_rows("laplace", seed=seed, signals=0)
+        rows *= rows.abs() >= rows.abs().quantile(0.94)
+        assert not bool((noise_probabilities(rows) <= 1 / len(rows)).any())
+
+
 def test_behind_noise_tokens_are_named_and_few_by_mistake():
     domain, batch = texts(4, vocabulary=2000)
     model = Classifier("mean", vocabulary=2000)

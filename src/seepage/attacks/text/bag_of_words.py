@@ -107,8 +107,7 @@ class _BagOfWords:
         elif table.tied:
             doubt = _test_tied_rows(rows)
         else:
-            doubt = torch.ones(len(rows), dtype=torch.float64, device=rows.device)
-            doubt[used] = noise_probabilities(rows[used])
+            doubt = noise_probabilities(rows)
         present = (doubt <= self.false_tokens / len(rows)).nonzero().flatten()
         length = rows[present].norm(dim=1)
         # The clearest first; among those without any doubt, the longest rows.
@@ -287,9 +286,10 @@ def bag_of_words(*, false_tokens: float = 0.1) -> Attack:
     tokens of the batch. Clipping, pruning, rounding and sums over clients keep the zeros: every
     token that is named is then proved to be there, and pruning can only hide some.
 
-    Behind noise each row is tested against the noise that the other rows show. For normal noise
-    the probability that a token is named which no text holds is at most `false_tokens` divided by
-    the size of the vocabulary; Laplace noise, whose tails are heavier, names several times as many.
+    Behind noise each row is tested against the noise that the other rows show, normal or Laplace.
+    The probability that a token is named which no text holds is about `false_tokens` divided by the
+    size of the vocabulary, or less. Where noise is pruned to less than a quarter of all entries, no
+    token is named.
 
     If a table of positions is trained as well, the text of a batch of one is put in order, exactly.
     If the network takes the mean of the embeddings, tokens are told apart by text. Elsewhere the
