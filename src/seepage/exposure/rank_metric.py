@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
@@ -19,26 +19,64 @@ from seepage.probing.layer_stack import Layer, Stack, read_stack
 # Relative to the largest, singular values are at least 1e-3 or about 1e-15. Any threshold between
 # 1e-7 and 1e-14 separates their squares, which are what is computed.
 SQUARED_TOLERANCE = 1e-11
+# The rank of layers with at most so many inputs is computed where counting may exceed it.
+COMPUTED = 512
 # Numbers in memory at once while a matrix is applied to parts of the identity.
 HELD = 2**21
 
 
+def _usual_rank(layer: Layer) -> int:
+    """The rank of u for almost all weights and gradients.
+
+    It is counted. Where padding or few windows leave the count an upper bound, it is computed at
+    random weights and gradients, unless the layer is large.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from seepage.probing.layer_stack import read_stack
+        >>> from seepage.zoo import cnn
+        >>> first = read_stack(cnn(variant="cnn2-v2")).layers[0]
+        >>> sizes = {"input_shape": (3, 9, 9), "output_shape": (6, 4, 4)}
+        >>> narrow = replace(first, **sizes, stride=(3, 3), padding=(3, 3))
+        >>> _counted_rank(narrow), _usual_rank(narrow)
+        (243, 225)
+    """
+    if _counts_exactly(layer) or layer.inputs > COMPUTED:
+        return _counted_rank(layer)
+    key = Rng(0).fork("rank", layer.name)
+    weight = key.fork("weight").normal(layer.weight.shape).double()
+    delta = key.fork("delta").normal(layer.output_shape).double()
+    return numerical_rank(LinearSystem(replace(layer, weight=weight), delta))
+
+
+def _counts_exactly(layer: Layer) -> bool:
+    """Whether counting is known to give the rank for almost all weights and gradients."""
+    windows = layer.output_shape[1:]
+    if layer.channels >= math.prod(windows):
+        return True
+    axes = zip(windows, layer.kernel, layer.stride, strict=True)
+    roomy = any(count > -(-kernel // stride) for count, kernel, stride in axes)
+    return roomy and not any(layer.padding)
+
+
 def _counted_rank(layer: Layer) -> int:
-    """The rank of u for almost all weights and gradients, by counting.
+    """An upper bound of the rank of u by counting, which almost all layers reach.
 
     Let the columns of X hold what each of the N windows sees, one row for each of the K weights of
     a filter. With o filters A and gradients B = dL/dz the equations are A X and X B^T. Given the
-    second, a (N - b) of the first are independent, a = min(o, K), b = min(o, N):
+    second, a (N - b) of the first are independent, a = min(o, K), b = min(o, N); given the first,
+    (K - a) b of the second:
 
-        rank(u) = min(covered, rank(B part) + a (N - b))
+        rank(u) <= min(covered, rank(B part) + a (N - b), rank(A part) + (K - a) b)
 
     Weights whose offsets agree modulo the stride meet the same inputs: m such weights give b m
-    equations for the n inputs they reach, of which min(b m, n) are independent. Unless the layer
-    is tiny this is min(covered, |z| + |w| - o^2).
+    equations for the n inputs they reach, of which min(b m, n) are independent. A window at the
+    edge sees K_n < K inputs, of which min(o, K_n) equations are independent. Rows and columns of X
+    that one part determines need no equations of the other. Unless the layer is tiny this is
+    min(covered, |z| + |w| - o^2).
 
     Almost all weights and gradients reach this rank without padding, if along some axis there are
-    more windows than the kernel has strides; with padding, unless maps are few pixels wide. None
-    of full rank exceed it.
+    more windows than the kernel has strides. With padding nearly all layers do.
 
     Example:
         >>> from seepage.probing.layer_stack import read_stack
@@ -47,14 +85,32 @@ def _counted_rank(layer: Layer) -> int:
         1602
     """
     channels, windows = layer.input_shape[0], math.prod(layer.output_shape[1:])
-    filters = min(layer.channels, layer.weight[0].numel())
     maps = min(layer.channels, windows)
     meeting = [
         (math.prod(weights for weights, _ in axes), math.prod(reached for _, reached in axes))
         for axes in product(*_by_offset(layer))
     ]
     from_gradient = channels * sum(min(maps * m, n) for m, n in meeting)
-    return min(count_covered_inputs(layer), from_gradient + filters * (windows - maps))
+    open_rows = channels * sum(m for m, n in meeting if maps * m < n)
+    seen = [channels * math.prod(inside) for inside in product(*_by_window(layer))]
+    from_output = sum(min(layer.channels, inside) for inside in seen)
+    open_columns = sum(inside > layer.channels for inside in seen)
+    more_weights = max(0, layer.weight[0].numel() - layer.channels)
+    return min(
+        count_covered_inputs(layer),
+        from_gradient + min(layer.channels, open_rows) * (windows - maps),
+        from_output + more_weights * min(layer.channels, open_columns),
+    )
+
+
+def _by_window(layer: Layer) -> Iterator[list[int]]:
+    """Along each axis, for every window: how many of its weights meet an input, not padding."""
+    geometry = (layer.output_shape[1:], layer.kernel, layer.stride, layer.padding)
+    for size, windows, kernel, stride, padding in zip(
+        layer.input_shape[1:], *geometry, strict=True
+    ):
+        starts = [stride * window - padding for window in range(windows)]
+        yield [min(size, start + kernel) - max(0, start) for start in starts]
 
 
 def _by_offset(layer: Layer) -> Iterator[list[tuple[int, int]]]:
@@ -159,8 +215,9 @@ def rank_metric(task: Task, *, numerical: bool = False) -> RankMetric:
     Args:
         task: The network; another kind raises NotApplicable.
         numerical: Compute ranks of the matrices at the network's weights and the gradient of a
-            random input, instead of by `_counted_rank`. A z that a ReLU set to zero then has no
-            equation; `_counted_rank` takes every z as known and is an upper bound.
+            random input, instead of for almost all weights and gradients. A z that a ReLU set to
+            zero then has no equation, while otherwise every z is taken as known. Without it, the
+            ranks of padded layers with more than 512 inputs are upper bounds.
 
     Example:
         >>> from seepage.zoo import cnn
@@ -175,7 +232,7 @@ def rank_metric(task: Task, *, numerical: bool = False) -> RankMetric:
             "metric is not defined for another order"
         )
     systems = _systems(stack, task) if numerical else iter(())
-    ranks = [numerical_rank(s) for s in systems] or [_counted_rank(c) for c in convolutions]
+    ranks = [numerical_rank(s) for s in systems] or [_usual_rank(c) for c in convolutions]
     return RankMetric(
         tuple(
             _LayerRank(layer.name, layer.inputs, layer.outputs + layer.weight.numel(), rank)

@@ -12,7 +12,13 @@ from seepage.attacks.jacobian import update_jacobian
 from seepage.attacks.linear_systems.linear_system import LinearSystem
 from seepage.core.errors import NotApplicable
 from seepage.domains import Image, Signal
-from seepage.exposure.rank_metric import _counted_rank, numerical_rank, rank_metric
+from seepage.exposure.rank_metric import (
+    _counted_rank,
+    _counts_exactly,
+    _usual_rank,
+    numerical_rank,
+    rank_metric,
+)
 from seepage.probing.activations import Identity
 from seepage.probing.layer_stack import Layer
 
@@ -33,15 +39,10 @@ def noise(*shape, seed):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).double()
 
 
-@st.composite
-def systems(draw, *, padded):
-    axes, kernel, stride = draw(st.integers(0, 2)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
-    padding = draw(st.integers(0, kernel - 1)) if padded else 0
-    channels, filters = draw(st.integers(1, 3)), draw(st.integers(1, 6))
-    sizes = [draw(st.integers(kernel, 8)) for _ in range(axes)]
+def make_layer(channels, filters, sizes, kernel, stride, padding, *, seed=0):
     windows = [(size + 2 * padding - kernel) // stride + 1 for size in sizes]
-    seed = draw(st.integers(0, 99))
-    layer = Layer(
+    axes = len(sizes)
+    return Layer(
         name="layer",
         input_shape=(channels, *sizes),
         output_shape=(filters, *windows),
@@ -52,7 +53,17 @@ def systems(draw, *, padded):
         bias=None,
         activation=Identity(),
     )
-    return LinearSystem(layer, noise(filters, *windows, seed=seed + 100))
+
+
+@st.composite
+def systems(draw, *, padded):
+    axes, kernel, stride = draw(st.integers(0, 2)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    padding = draw(st.integers(0, kernel - 1)) if padded else 0
+    channels, filters = draw(st.integers(1, 3)), draw(st.integers(1, 6))
+    sizes = [draw(st.integers(kernel, 8)) for _ in range(axes)]
+    seed = draw(st.integers(0, 99))
+    layer = make_layer(channels, filters, sizes, kernel, stride, padding, seed=seed)
+    return LinearSystem(layer, noise(*layer.output_shape, seed=seed + 100))
 
 
 def dense_rank(system):
@@ -64,16 +75,42 @@ def dense_rank(system):
 @settings(max_examples=60, deadline=None)
 @given(systems(padded=False))
 def test_the_counted_rank_is_the_rank_of_the_matrix(system):
-    layer = system.layer
-    roomy = (w > -(-layer.kernel[0] // layer.stride[0]) for w in layer.output_shape[1:])
-    assume(not layer.convolutional or any(roomy))
-    assert _counted_rank(layer) == dense_rank(system)
+    assume(_counts_exactly(system.layer))
+    assert _counted_rank(system.layer) == dense_rank(system)
 
 
 @settings(max_examples=60, deadline=None)
 @given(systems(padded=True))
 def test_the_counted_rank_is_never_below_the_rank_of_the_matrix(system):
     assert _counted_rank(system.layer) >= dense_rank(system)
+
+
+@settings(max_examples=60, deadline=None)
+@given(systems(padded=True))
+def test_the_usual_rank_is_the_rank_of_the_matrix_with_padding_too(system):
+    assert _usual_rank(system.layer) == dense_rank(system)
+
+
+# Channels, filters, size, kernel, stride and padding, with the rank by singular values.
+AT_THE_EDGE = [
+    ((1, 3, (7, 6), 2, 2, 1), 39),
+    ((2, 5, (5, 7), 2, 2, 1), 67),
+    ((2, 6, (9, 9), 4, 3, 3), 156),
+    ((3, 4, (8, 9), 4, 3, 3), 192),
+    ((3, 1, (5,), 4, 2, 3), 14),
+]
+
+
+@pytest.mark.parametrize(("sizes", "rank"), AT_THE_EDGE, ids=str)
+def test_windows_that_see_little_at_the_edge_are_not_counted_as_whole(sizes, rank):
+    layer = make_layer(*sizes)
+    assert rank == dense_rank(LinearSystem(layer, noise(*layer.output_shape, seed=1)))
+    assert _usual_rank(layer) == rank <= _counted_rank(layer)
+
+
+def test_equations_lost_at_the_edge_are_counted_in_layers_of_any_size():
+    # 4 corners lose 3 of 6 equations each; one part of 12 determines the rest.
+    assert _counted_rank(make_layer(3, 6, (32, 32), 2, 2, 1)) == 17 * 17 * 6 - 4 * 3 + 6 * 6
 
 
 @settings(max_examples=25, deadline=None)
