@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from seepage.core import Batch, Rng, Task
-from seepage.core.digest import digest
+from seepage.core import Batch, Task
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.exposure.d_snr import FEWEST_EXAMPLES, concentration
 from seepage.exposure.gradient_probes import FEWEST_PLACES, find_held_input, find_own_places
 from seepage.exposure.inspection import inspection
+from seepage.exposure.repeated_rows import CONVOLUTIONS, find_repeated_rows, list_rows
 from seepage.probing.heads import classifier_head
 
 Level = Literal["exposed", "suspicious", "malicious"]
@@ -77,31 +76,8 @@ class VettingVerdict:
         return not self.alarms
 
 
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # Classes whose rows have a norm below this, relative to the largest, are silenced.
 DEAD = 1e-6
-
-
-@dataclass(frozen=True, eq=False)
-class _LayerRows:
-    """The weights of a layer as a matrix `(rows, entries)`, and the bias, without rows of zeros."""
-
-    name: str
-    convolutional: bool
-    matrix: Tensor
-    bias: Tensor | None
-
-
-def _weight_rows(task: Task) -> Iterator[_LayerRows]:
-    """Every linear layer and convolution of a network."""
-    for name, module in task.model.named_modules():
-        if isinstance(module, (nn.Linear, *CONVOLUTIONS)):
-            matrix = module.weight.detach().flatten(1)
-            # Below the smallest normal number rounding decides the direction. How large other rows
-            # are must not matter: one huge row would hide all others.
-            alive = matrix.abs().amax(1) >= torch.finfo(matrix.dtype).tiny
-            bias = None if module.bias is None else module.bias.detach()[alive]
-            yield _LayerRows(name, isinstance(module, CONVOLUTIONS), matrix[alive], bias)
 
 
 # Logarithm of how much more likely one class is than another before the input is read.
@@ -192,7 +168,7 @@ def _passing_layers(task: Task) -> Iterator[Finding]:
     References:
         Geiping et al., 2020, Sec. 5.4 (geiping2020inverting)
     """
-    layers = list(_weight_rows(task))
+    layers = list(list_rows(task))
     first = {rows.name for rows in layers[:1]}
     first |= {rows.name for rows in [r for r in layers if r.convolutional][:1]}
     for rows in layers:
@@ -247,18 +223,6 @@ def _exposed_inputs(task: Task) -> Iterator[Finding]:
         yield Finding("rank metric", "exposed", "", reason)
 
 
-# In fewer dimensions, directions coincide by chance.
-DIMENSIONS = 16
-# Rows are compared with so many of them, so many at a time.
-PIVOTS, HELD = 512, 64
-FEWEST_ROWS = 4
-# A cosine, the share of rows that nearly no training brings so near to one row, and how many such
-# rows are enough to sort inputs into bins, however many others there are.
-REPEATED = ((0.999, 0.1, 16.0), (0.9, 0.3, math.inf))
-# Entries are also compared cut off at this multiple of the median entry of their row.
-LARGEST_ENTRY = 3.0
-
-
 def _repeated_rows(task: Task) -> Iterator[Finding]:
     """Layers with many rows that are equal up to scale: they measure one thing many times.
 
@@ -268,71 +232,22 @@ def _repeated_rows(task: Task) -> Iterator[Finding]:
     References:
         Fowl et al., 2022 (fowl2022robbing)
     """
-    for rows in _weight_rows(task):
-        found = []
-        for directions in (rows.matrix, _cut_entries(rows.matrix)):
-            groups = _parallel_rows(directions, [cosine for cosine, _, _ in REPEATED])
-            for group, (_, share, enough) in zip(groups, REPEATED, strict=True):
-                fewest = max(FEWEST_ROWS, share * len(rows.matrix))
-                found.append(_judge_group(rows, group, fewest=fewest, enough=min(fewest, enough)))
-        yield from sorted(filter(None, found), key=lambda one: _ORDER.index(one.level))[:1]
-
-
-def _judge_group(
-    rows: _LayerRows, group: Tensor, *, fewest: float, enough: float
-) -> Finding | None:
-    """What a group of parallel rows is: bins, if it has enough biases, or merely repeated."""
-    share = f"{len(group)} of the {len(rows.matrix)} rows of {rows.name!r} are one row repeated"
-    if rows.bias is not None and _count_cuts(rows.matrix[group], rows.bias[group]) >= enough:
-        reason = (
-            f"{share}, with biases that sort inputs into bins; what a bin holds alone stands in "
-            "the gradient as it is"
+    for rows in list_rows(task):
+        found = find_repeated_rows(rows)
+        if found is None:
+            continue
+        share = (
+            f"{found.count} of the {len(rows.matrix)} rows of {rows.name!r} are one row repeated"
         )
-        return Finding("bins of biases", "malicious", rows.name, reason)
-    if len(group) < fewest:
-        return None
-    reason = f"{share} up to scale, which training does not lead to"
-    return Finding("repeated rows", "suspicious", rows.name, reason)
-
-
-def _cut_entries(matrix: Tensor) -> Tensor:
-    """The rows with no entry above a multiple of the median of those that are not zero."""
-    size = matrix.double().abs()
-    median = torch.where(size > 0, size, torch.nan).nanmedian(dim=1, keepdim=True).values
-    return matrix.sign() * torch.minimum(size, LARGEST_ENTRY * median)
-
-
-def _parallel_rows(matrix: Tensor, cosines: Sequence[float]) -> list[Tensor]:
-    """For each cosine, the numbers of the most rows that are so near to one row, up to sign.
-
-    Rows are compared with some of them. Which these are depends on the weights, so that nobody can
-    place rows around them.
-    """
-    if matrix.shape[1] < DIMENSIONS or len(matrix) < FEWEST_ROWS:
-        return [torch.empty(0, dtype=torch.long)] * len(cosines)
-    # `normalize` alone would not make rows of tiny entries unit vectors.
-    scaled = matrix.double() / matrix.double().abs().amax(1, keepdim=True)
-    unit = torch.nn.functional.normalize(scaled, dim=1).float()
-    chosen = Rng(0).fork("pivots", digest(matrix)).permutation(len(unit))[:PIVOTS]
-    best = [torch.zeros(len(unit), dtype=torch.bool, device=unit.device)] * len(cosines)
-    for part in torch.split(unit[chosen.to(unit.device)], HELD):
-        near = (part @ unit.T).abs()
-        for number, cosine in enumerate(cosines):
-            alike = near > cosine
-            most = alike[alike.sum(1).argmax()]
-            best[number] = max(best[number], most, key=lambda rows: int(rows.sum()))
-    return [rows.nonzero()[:, 0] for rows in best]
-
-
-def _count_cuts(matrix: Tensor, bias: Tensor) -> int:
-    """At how many different places parallel rows cut their common direction."""
-    if not len(matrix):
-        return 0
-    wide = matrix.double()
-    side = (wide @ wide[0]).sign()
-    cuts = (side * bias.double() / wide.norm(dim=1)).sort().values
-    spread = cuts[-1] - cuts[0]
-    return 1 + int((cuts.diff() > 1e-9 * spread).sum())
+        if found.is_bins:
+            reason = (
+                f"{share}, with biases that sort inputs into bins; what a bin holds alone stands "
+                "in the gradient as it is"
+            )
+            yield Finding("bins of biases", "malicious", rows.name, reason)
+        else:
+            reason = f"{share} up to scale, which training does not lead to"
+            yield Finding("repeated rows", "suspicious", rows.name, reason)
 
 
 # In multiples of the mean of the others; honest networks, trained or not, stay well below.
