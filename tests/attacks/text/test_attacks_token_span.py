@@ -80,6 +80,47 @@ def test_adapters_give_away_as_many_tokens_as_they_have_rows(start):
     assert guess.certificate.unique is None
 
 
+def claimed(guess, batch):
+    """Which words are claimed to stand at their place, and which do."""
+    there = (guess.inputs[:, None] == batch.inputs[None]).any(1)
+    return guess.confidence > 0.5, there
+
+
+@pytest.mark.parametrize("people", [1, 2, 4])
+def test_the_place_of_a_word_is_claimed_only_where_it_is_told(people):
+    count = 0
+    for start in range(0, 64, 16):
+        batch = HAMLET.batch(people, start=start)
+        guess, scores = scored(adapted(16), batch)
+        sure, there = claimed(guess, batch)
+        assert bool(there[sure].all())
+        assert scores["token_recall"].tolist() == [1.0] * people
+        count += int(sure.sum())
+    assert count >= 24
+
+
+def test_two_words_that_change_places_are_named_without_their_places():
+    domain = HAMLET.domain
+    text = torch.arange(100, 100 + domain.length)
+    changed = text.clone()
+    changed[[2, 5]] = text[[5, 2]]
+    changed[7] = 300
+    batch = sp.Batch(torch.stack([text, changed]), torch.tensor([0, 1]))
+    guess, scores = scored(adapted(16), batch)
+    sure, there = claimed(guess, batch)
+    assert scores["token_recall"].tolist() == [1.0, 1.0]
+    assert not bool((sure & torch.isin(guess.inputs, text[[2, 5]])).any())
+    assert bool(sure[:, 7].all())
+    assert bool(there[sure].all())
+
+
+def test_by_a_part_of_what_was_read_no_place_is_claimed():
+    batch = HAMLET.batch(4)
+    guess, _ = scored(adapted(4), batch)
+    assert int((guess.inputs >= 0).sum()) > 12
+    assert not bool(guess.confidence.any())
+
+
 def test_beyond_the_budget_fewer_tokens_leak():
     batch = HAMLET.batch(8)
     shares = [float(scored(adapted(rank), batch)[1]["token_recall"].mean()) for rank in (2, 8, 32)]

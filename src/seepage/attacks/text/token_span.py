@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -48,8 +48,9 @@ _ALIKE = 0.3
 _LISTED = 2_048
 
 
-# A token with the probability of being as near to the spans by chance.
-_Named = tuple[int, float]
+# A token with the probability of being as near to the spans by chance, and whether its place is
+# told.
+_Named = tuple[int, float, bool]
 
 
 def list_token_readers(task: Task) -> tuple[Reader, ...]:
@@ -143,7 +144,8 @@ class _TokenSpan:
             )
         doubt = self._test_tokens(observation, spans)
         limit = self.false_tokens / doubt.numel()
-        texts, sure = _arrange(doubt, limit, domain, observation.batch_size)
+        told = _tell_places(doubt <= limit, spans)
+        texts, sure = _arrange(doubt, limit, told, domain, observation.batch_size)
         labels = None
         with suppress(SeepageError):
             labels = recover_labels(observation)
@@ -266,33 +268,48 @@ def _drop_alike(
             yield token, place
 
 
+def _tell_places(found: Tensor, spans: Sequence[SpanCheck]) -> Tensor:
+    """Which of the tokens that were found stand where they were found, `(V, L or 1)`.
+
+    A word that stands at two positions puts their difference into the span, and with it every other
+    word of the one at the other. So a place is told of a word that is found nowhere else, and where
+    nothing else is found. The latter holds if spans are whole, since then no word is missed. By a
+    part of what was read, no place is told.
+    """
+    if found.shape[1] == 1:
+        return found
+    if any(span.clear and not span.whole for span in spans):
+        return torch.zeros_like(found)
+    told = found & (found.sum(1, keepdim=True) == 1)
+    if all(span.whole for span in spans):
+        told |= found & (found.sum(0, keepdim=True) == 1)
+    return told
+
+
 def _arrange(
-    doubt: Tensor, limit: float, domain: Tokens, size: int | None
+    doubt: Tensor, limit: float, told: Tensor, domain: Tokens, size: int | None
 ) -> tuple[Tensor, Tensor]:
     """Make texts of the tokens that are hardly there by chance, and say how sure they are.
 
     Where positions are told, the tokens of a position go to different texts; which text is not
-    told. A word that stands at two positions puts their difference into the span, and with it
-    every other word at both: then each word is placed once. Without positions words stand in no
-    order. What remains unknown is -1.
+    told. Tokens found at several positions are placed once if there is room, and nothing is claimed
+    of their place. Without positions words stand in no order. What remains unknown is -1.
     """
-    doubts, order = (values.tolist() for values in doubt.T.sort(dim=1, stable=True))
-    found = [
-        [(token, one) for token, one in zip(tokens, row, strict=True) if one <= limit]
-        for tokens, row in zip(order, doubts, strict=True)
-    ]
+    doubts, order = doubt.T.sort(dim=1, stable=True)
+    rows = zip(order.tolist(), doubts.tolist(), told.T.gather(1, order).tolist(), strict=True)
+    found = [[one for one in zip(*row, strict=True) if one[1] <= limit] for row in rows]
     if len(found) == 1:
         count = size or max(1, math.ceil(len(found[0]) / domain.length))
-        rows = _cut(found[0], count, domain.length)
+        texts_found = _cut(found[0], count, domain.length)
     else:
         count = size or max(1, max(map(len, found)))
-        rows = _place(found, count)
+        texts_found = _place(found, count)
     texts = torch.full((count, domain.length), UNKNOWN)
     sure = torch.zeros(count, domain.length)
-    for row, named in enumerate(rows):
+    for row, named in enumerate(texts_found):
         for place, one in enumerate(named):
             if one is not None:
-                texts[row, place], sure[row, place] = one[0], 1 - one[1]
+                texts[row, place], sure[row, place] = one[0], (1 - one[1]) * one[2]
     return texts.to(doubt.device), sure.to(doubt.device)
 
 
@@ -304,12 +321,12 @@ def _cut(found: list[_Named], count: int, length: int) -> list[list[_Named | Non
 
 
 def _place(found: list[list[_Named]], count: int) -> list[list[_Named | None]]:
-    """Place the tokens of each position, those with the fewest candidates first."""
+    """Place the tokens of each position, those whose place is told or with few candidates first."""
     placed: set[int] = set()
     rows: list[list[_Named | None]] = [[None] * len(found) for _ in range(count)]
     for place in sorted(range(len(found)), key=lambda place: len(found[place])):
-        fresh = sorted(found[place], key=lambda one: one[0] in placed)[:count]
-        placed.update(token for token, _ in fresh)
+        fresh = sorted(found[place], key=lambda one: (not one[2], one[0] in placed))[:count]
+        placed.update(token for token, _, _ in fresh)
         for row, one in enumerate(fresh):
             rows[row][place] = one
     return rows
@@ -341,6 +358,9 @@ def token_span(
     vocabulary tell. Within the budget no token was named by mistake through pretrained networks.
     Beyond it the span is a part of what was read: chance is then simulated by random texts, whose
     words are not those that people use, so more tokens may be named by mistake than is stated.
+
+    Words that stand at several places make each other appear at all of these. Such words are placed
+    as well as possible, but with a confidence of 0: only that the batch holds them is certain.
 
     Args:
         false_tokens: How many tokens are named by mistake, on average.
