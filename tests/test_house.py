@@ -12,10 +12,10 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "files": 317,
-    "lines": 64_400,
-    "public names": 1_200,
-    "single-user modules": 36,
+    "files": 318,
+    "lines": 64_620,
+    "public names": 1_204,
+    "single-user modules": 37,
 }
 
 

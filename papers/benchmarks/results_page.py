@@ -117,12 +117,6 @@ MISSING = (
         "round, so that their rows may leak less than printed.",
     ),
     ("the supplement", "004", "Its scores: claims are judged by order."),
-    (
-        "max pooling in a ResNet",
-        "003, Section 4.2",
-        "One remark, of which no claim is kept here: 003-fig4 has its two rows, at 64 channels, "
-        "which wait for a GPU.",
-    ),
 )
 
 Runs = Mapping[str, Mapping[str, Result]]
