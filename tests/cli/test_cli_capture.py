@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.audit import load_audit
+from seepage.audit.case import describe_threat
 from seepage.capture import Capture, Setting, load
 from seepage.cli import app
-from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
 from seepage.report.dossier_sources import read_source
 
@@ -267,7 +267,7 @@ def test_known_labels_are_used_and_nonsense_is_refused(place):
     done = audited("--capture", "gradient.safetensors", "--labels", labels, "--out", "out")
     assert done.exit_code == 0, done.output
     assert {record.threat for record in load_audit("out").records} == {
-        Component.of(sp.Threat(knows_labels=True))
+        describe_threat(sp.Threat(knows_labels=True))
     }
     for arguments, said in {
         ("--capture", "gradient.safetensors", "--labels", "a"): "--labels as class numbers",
