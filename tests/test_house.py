@@ -12,10 +12,10 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "files": 318,
+    "files": 319,
     "lines": 64_620,
-    "public names": 1_204,
-    "single-user modules": 37,
+    "public names": 1_206,
+    "single-user modules": 38,
 }
 
 

@@ -14,9 +14,9 @@ from scipy.special import expit
 import seepage as sp
 from seepage.attacks.local_steps import EpochAgnostic
 from seepage.attacks.local_steps import _observe_at as seen_from
-from seepage.attacks.unmix import (
+from seepage.attacks.lost_signs import (
     PHOTOGRAPH_WEIGHTS,
-    _choose_patterns,
+    choose_patterns,
     is_photograph,
     photograph_evidence,
 )
@@ -173,7 +173,7 @@ def test_patterns_on_a_line_are_those_that_trying_all_of_them_finds():
         [candidates[s][:, p] for p, s in enumerate(pattern)]
         for pattern in itertools.product(range(4), repeat=5)
     ]
-    found = _choose_patterns(magnitudes, mixing, low=-0.3, high=0.3)
+    found = choose_patterns(magnitudes, mixing, low=-0.3, high=0.3)
     assert torch.allclose((mixing @ found).abs(), magnitudes)
     assert cost(list(found.unbind(1))) == pytest.approx(min(map(cost, lines)))
 
