@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks.papers import FOLDER, read_values
 from seepage.report import Interval, mean_interval
 from seepage_papers.lines import Line
+from seepage_papers.measures import measure
 from seepage_papers.reading import load_table
 from seepage_papers.reproduction import Reproduction
 from seepage_papers.table import Cell, PaperTable, Published
@@ -64,6 +65,8 @@ def join_records(records: Sequence[Record]) -> dict[Key, Record]:
 def join_people(lines: Sequence[Record]) -> Record:
     """One line of several of the same cell; a person who is in two counts as in the longer.
 
+    The best of all people is the best of the parts.
+
     Example:
         >>> parts = [{"seepage": 1.0, "standard": None, "statistic": "mean", "each": {"a.0": 1.0}},
         ...          {"seepage": 3.0, "standard": None, "statistic": "mean", "each": {"b.0": 3.0}}]
@@ -71,6 +74,9 @@ def join_people(lines: Sequence[Record]) -> Record:
         (2.0, 2)
     """
     first, *rest = sorted(lines, key=lambda line: -len(line["each"] or ()))
+    if first["statistic"] == "best":
+        pick = max if measure(first["measure"]).higher_leaks_more else min
+        return pick(lines, key=lambda line: line["seepage"])
     used = [first]
     for line in rest:
         known = {who for one in used for who in one["each"]}
