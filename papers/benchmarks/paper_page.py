@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from seepage_papers.shortfall import UNKNOWN, shortfalls
 from seepage_papers.table import PAPERS, PaperTable
 
 Result = dict[str, Any]
+CODE = re.compile(r"`([^`]+)`")
 RECORD = re.compile(r"\b([\w+-]+\.json)")
 # Columns that a table may have before it is turned, and cells that a note names.
 FEW = 6
@@ -98,19 +100,44 @@ def _section(table: PaperTable, runs: Mapping[str, Result], causes: Causes) -> I
     yield f"{markdown_words(table.title)} ({table.place}). {markdown_words(table.claim)}"
     for why in reasons(table):
         yield ""
-        yield markdown_words(why)
+        yield _with_code(why)
     for scale, run in runs.items():
         yield ""
         yield f"**Scale `{scale}`.** {markdown_words(' '.join(different(table, run['values'])))}"
-        yield f"`{run['command']}`, commit {run['commit']}, {said(run)}."
-        for more in ("note", "stopped", "rerun"):
-            if more in run:
-                yield markdown_words(run[more])
+        yield ""
+        yield from _origin(run)
         yield from _matrices(table, run, causes)
         pictures = f"{table.name}-{scale}.png"
         if (RESULTS.parents[1] / "docs" / "results" / pictures).is_file():
             yield ""
             yield f"![The people of {table.name} and what came back]({pictures})"
+
+
+def _with_code(text: str) -> str:
+    """The text in Markdown; what stands between backticks stays code.
+
+    Example:
+        >>> _with_code("782 steps (`schooled`) of a_b")
+        '782 steps (`schooled`) of a\\\\_b'
+    """
+    parts = CODE.split(text)
+    return "".join(f"`{p}`" if odd % 2 else _escaped(p) for odd, p in enumerate(parts))
+
+
+def _escaped(text: str) -> str:
+    """Markdown of a part of a sentence, with the spaces at its ends."""
+    before, after = text[:1].isspace(), text[-1:].isspace() and bool(text.strip())
+    return " " * before + markdown_words(text) + " " * after
+
+
+def _origin(run: Result) -> Iterator[str]:
+    """The command of a run and what else is told of it, folded: it can be long."""
+    first = f"`{run['command']}`, commit {run['commit']}, {said(run)}."
+    told = [first, *(run[more] for more in ("note", "stopped", "rerun") if more in run)]
+    yield "<details><summary>How this was made</summary>"
+    for words in told:
+        yield "<p>" + CODE.sub(r"<code>\1</code>", html.escape(words, quote=False)) + "</p>"
+    yield "</details>"
 
 
 def said(run: Result | None) -> str:

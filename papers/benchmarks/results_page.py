@@ -28,6 +28,7 @@ from seepage_papers.judge import (
     NO_PREMISE,
     NOISE,
     NOT_RUN,
+    WORDS,
     Claim,
     Verdict,
     claims,
@@ -61,22 +62,18 @@ TOLD = {
 
 OPENING = """# Results
 
-We made the tables and figures of five papers again, and judged by them what the papers say. Each
-claim is a list of comparisons between numbers, and gets one of these verdicts:
+We made the tables and figures of five papers again, and judged by them what the papers say."""
+MEANINGS = """A claim is a list of comparisons between numbers. It *holds* if every one turns out as
+claimed, at 95 % confidence over people; the people of one batch count as one draw. It *does not
+hold* if one is contradicted, at a confidence that allows for how many there are, and is *within
+noise* if the people are too few to tell. It is *beaten* if it says what an attack cannot do, and
+one here can. Its *premise fails* if what it takes for granted is not so here, mostly that anything
+came back at all.
 
-- *holds*: every comparison turns out as claimed, at 95 % confidence over people; the people of one
-  batch count as one draw;
-- *does not hold*: at least one comparison is contradicted, at a confidence that allows for how many
-  there are;
-- *within noise*: the people are too few to tell;
-- *beaten*: the claim says what an attack cannot do, and an attack here can;
-- *premise fails*: something that the claim takes for granted is not so here, mostly that anything
-  came back at all, so that its comparisons would mean nothing.
-
-*Ours* and *paper* are the numbers of the comparison that decides. *Margin* says by how much it
-turns out as claimed, with a 95 % interval. A single batch or a single training has no interval, nor
-has a median of fewer than six. Each claim links to the page of its paper, which names the cells,
-the people and the runs; *why* links to the causes there.
+*Ours* and *paper* are the numbers of the comparison that decides, and *margin* says by how much it
+turns out as claimed, with a 95 % interval; a single batch or training has none, nor has a median of
+fewer than six. Claims link to the page of their paper, with the cells, the people and the runs, and
+*why* to the causes there.
 """
 # What the papers had and this project has not, and what it would change.
 MISSING = (
@@ -193,6 +190,10 @@ def _verdicts(found: Found, causes: Mapping[str, Causes]) -> Iterator[str]:
         f"The cause of {shown} of the {len(against)} that do not hold names an experiment, and "
         "says where that explains a part only."
     )
+    yield ""
+    yield from markdown_table(["paper", "claims", *WORDS], list(_counts(found)))
+    yield ""
+    yield MEANINGS
     for number, title in PAPERS.items():
         rows = [
             _claim_row(claim, verdict, causes[number])
@@ -205,6 +206,13 @@ def _verdicts(found: Found, causes: Mapping[str, Causes]) -> Iterator[str]:
         yield from table_lines(
             ["verdict", "claim", "ours", "paper", "margin", "scale", "why"], rows
         )
+
+
+def _counts(found: Found) -> Iterator[list[str]]:
+    """How many claims of each paper got each verdict."""
+    for number, title in PAPERS.items():
+        words = [verdict.word for claim, verdict in found if claim.table.startswith(number)]
+        yield [title, str(len(words)), *(str(words.count(word)) for word in WORDS)]
 
 
 def _is_shown(cause: str) -> bool:
