@@ -62,8 +62,7 @@ def _require_few_smooth_unknowns(observation: Observation) -> None:
 def _has_curvature(task: Task) -> bool:
     """Whether the logits have a second derivative that is not zero everywhere."""
     task = task.in_mode("eval")
-    reference = next(iter(task.parameters.values()))
-    probes = task.domain.sample(2, rng=Rng(0)).to(reference).requires_grad_()
+    probes = task.domain.sample(2, rng=Rng(0)).to(task.reference).requires_grad_()
     outputs = task.outputs(task.parameters, probes)
     direction = Rng(1).normal(outputs.shape, like=outputs)
     (slope,) = torch.autograd.grad((outputs * direction).sum(), probes, create_graph=True)

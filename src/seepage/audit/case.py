@@ -126,8 +126,7 @@ class _GridCell:
     @property
     def private(self) -> Batch:
         """The private batch, on the device of the network and in its precision."""
-        reference = next(iter(self.task.parameters.values()))
-        return self.target.require_batch().to(device=reference.device, dtype=reference.dtype)
+        return self.task.move_batch(self.target.require_batch())
 
     @property
     def description(self) -> str:

@@ -131,7 +131,7 @@ def run(
             cases, name, notes, where = spec.cases, spec.title, spec.source.text, spec.source.device
         else:
             cases, name = _require_cases(spec_or_cases), "Audit"
-            where = str(next(iter(cases[0].task.parameters.values())).device) if cases else "cpu"
+            where = str(cases[0].task.reference.device) if cases else "cpu"
         if resume and (folder / DATABASE).is_file():
             store = AuditStore.resume(
                 folder,

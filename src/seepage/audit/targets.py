@@ -68,8 +68,7 @@ class CapturedUpdate:
 
     def observe(self, task: Task, *, defense: Protection | None = None) -> Observation:
         """The adversary's view."""
-        reference = next(iter(task.parameters.values()))
-        labels = None if self.labels is None else self.labels.to(reference.device)
+        labels = None if self.labels is None else self.labels.to(task.reference.device)
         known = chain() if defense is None else defense
         return self.capture.observation(task, labels=labels, defense=known)
 

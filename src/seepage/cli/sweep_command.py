@@ -18,7 +18,7 @@ from seepage.cli.new_command import NewSpec
 from seepage.cli.report_command import print_line, write
 from seepage.cli.run_audit import CASE_FAILED, DONE, AuditRequest, perform, show_plan
 from seepage.clients.client import Client
-from seepage.core import Batch, Protection, Rng
+from seepage.core import Protection, Rng
 from seepage.core.errors import Diverged, InvalidValue
 from seepage.data.load import load
 from seepage.defenses.clip import gaussian_epsilon, noise_multiplier
@@ -166,16 +166,9 @@ def _train(sweep: Sweep, task: Any, defense: Protection, size: int) -> float | N
     learnt, unseen = dataset.take(order[:kept]), dataset.take(order[kept:])
     if not len(unseen):
         raise InvalidValue(f"{dataset.name} has too few people to train on; use --train-steps 0")
-    reference = next(iter(task.parameters.values()))
     plan = Training(steps=sweep.train_steps, batch_size=size, lr=0.05)
-
-    def move(batch: Batch) -> Batch:
-        return batch.to(device=reference.device, dtype=reference.dtype)
-
     try:
-        trained = train(
-            task, move(learnt), held_out=move(unseen), plan=plan, defense=defense, rng=Rng(0)
-        )
+        trained = train(task, learnt, held_out=unseen, plan=plan, defense=defense, rng=Rng(0))
     except Diverged:
         return None
     return trained.accuracy[-1]

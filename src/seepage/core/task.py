@@ -157,6 +157,11 @@ class Task:
             raise InvalidValue(f"{self.name} has no trainable parameter, so no update to share")
         return trainable
 
+    @property
+    def reference(self) -> Tensor:
+        """A parameter, whose device and precision stand for those of the network."""
+        return next(iter(self.parameters.values()))
+
     @cached_property
     def digest(self) -> str:
         """A hash of the layers, the loss, every tensor of the network and which are trained."""
@@ -217,15 +222,17 @@ class Task:
 
     def blank_labels(self, size: int) -> Tensor:
         """Labels that the loss can read: the first class, or zeros where targets are numbers."""
-        reference = next(iter(self.parameters.values()))
         if self.target_shape is not None:
-            return reference.new_zeros(size, *self.target_shape)
-        return torch.zeros(size, dtype=torch.long, device=reference.device)
+            return self.reference.new_zeros(size, *self.target_shape)
+        return torch.zeros(size, dtype=torch.long, device=self.reference.device)
 
     def move_inputs(self, inputs: Tensor) -> Tensor:
         """Move inputs to the device and precision of the network; tokens stay integers."""
-        reference = next(iter(self.parameters.values()))
-        return inputs.to(reference if inputs.is_floating_point() else reference.device)
+        return inputs.to(self.reference if inputs.is_floating_point() else self.reference.device)
+
+    def move_batch(self, batch: Batch) -> Batch:
+        """Move a batch to the device of the network, and its floats to the precision there."""
+        return batch.to(device=self.reference.device, dtype=self.reference.dtype)
 
     def outputs(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """Run the network at these parameters on inputs in natural units."""

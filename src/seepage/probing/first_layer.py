@@ -127,7 +127,7 @@ def rectified_layer(task: Task) -> Rectified:
         )
     task = task.in_mode("eval")
     parameters = task.parameters
-    probes = task.domain.sample(_PROBES, rng=Rng(0)).to(next(iter(parameters.values())))
+    probes = task.domain.sample(_PROBES, rng=Rng(0)).to(task.reference)
     with watch_linear_layers(task.network) as passes:
         outputs = task.outputs(parameters, probes.requires_grad_())
     direction = Rng(1).normal(outputs.shape, like=outputs)

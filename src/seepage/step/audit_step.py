@@ -240,7 +240,8 @@ def audit_step(
             )
         else:
             mode = task.in_mode(known.mode)
-            loop = TrainingLoop(wrapped, own_loss, autocast, mode, client, _move(who, task), shape)
+            batch = task.move_batch(who.require_batch())
+            loop = TrainingLoop(wrapped, own_loss, autocast, mode, client, batch, shape)
             with explain_errors(NotApplicable, _NO_FUNCTION.format(mode.name)):
                 mode.check(loop.batch)
                 real = loop.examine(gradients)
@@ -354,15 +355,9 @@ def _compute_outputs(
     return upcast(given), outputs
 
 
-def _move(who: Target, task: Task) -> Batch:
-    """The private batch, on the device of the network and in its precision."""
-    reference = next(iter(task.parameters.values()))
-    return who.require_batch().to(device=reference.device, dtype=reference.dtype)
-
-
 def _observe(task: Task, client: Client, threat: Threat, who: Target, seed: int) -> Observation:
     with explain_errors(NotApplicable, _NO_FUNCTION.format(task.name)):
         if who.captured is not None:
             return who.captured.observe(task, defense=client.defense)
         key = client_key(seed, client, who)
-        return threat.observe(client, task, _move(who, task), rng=key)
+        return threat.observe(client, task, task.move_batch(who.require_batch()), rng=key)

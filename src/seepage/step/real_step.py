@@ -236,8 +236,7 @@ class SentUpdate:
     def observe(self, task: Task, *, defense: object = None) -> Observation:
         """The adversary's view; the client has its own defense, and `defense` is not used."""
         del defense
-        reference = next(iter(task.parameters.values()))
-        batch = self.batch.to(device=reference.device, dtype=reference.dtype)
+        batch = task.move_batch(self.batch)
         sending = replace(self.client, local=_Computed(self.client.local, self.gradients))
         seen = self.threat.observe(sending, task, batch, rng=self.key)
         known = self.client if self.threat.knows_defense else Client(self.client.local)

@@ -231,8 +231,7 @@ class _Privacy:
         rng: Rng,
     ) -> Target:
         """Return the same target with the update that Opacus itself computes."""
-        reference = next(iter(task.parameters.values()))
-        batch = who.require_batch().to(device=reference.device, dtype=reference.dtype)
+        batch = task.move_batch(who.require_batch())
         given = task.domain.normalise(batch.inputs).reshape(len(batch), *shape)
         made = opacus.shared_gradient(
             model,

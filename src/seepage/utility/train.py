@@ -98,16 +98,13 @@ def train(
         raise InvalidValue(f"expected precision 'float32', 'tf32' or 'bf16', got {precision!r}")
     require_key(rng)
     defense = chain() if defense is None else defense
-    reference = next(iter(task.parameters.values()))
-    data, held_out = (
-        b.to(device=reference.device, dtype=reference.dtype) for b in (data, held_out)
-    )
+    data, held_out = task.move_batch(data), task.move_batch(held_out)
     for batch in (data, held_out):
         task.check(batch)
     promised = _account(defense, plan, examples=len(data), delta=delta)
     settings = (plan, defense, precision, rng)
     name = _fingerprint(task, data, held_out, settings) if checkpoints() else ""
-    with _round_to(precision, reference.device):
+    with _round_to(precision, task.reference.device):
         run = _TrainingRun.begin(task, data, plan=plan, defense=defense, rng=rng)
         overhead = _measure_overhead(task, data, plan=plan, defense=defense, rng=rng)
         began = time.perf_counter()
@@ -123,7 +120,7 @@ def train(
         epsilon=promised,
         overhead=overhead,
         seconds=seconds,
-        device=str(reference.device),
+        device=str(task.reference.device),
         task=run.model.copy_task(),
     )
 

@@ -220,7 +220,7 @@ class ExactBatch:
         separation, trail = separate_batch(promising, factors, layer, rng=rng)
         normalised = separation.inputs.reshape(-1, *task.domain.shape)
         natural = task.domain.project(task.domain.denormalise(normalised))
-        inputs = natural.to(next(iter(parameters.values())).dtype)
+        inputs = natural.to(task.reference.dtype)
         rows, labels = find_labels(
             observation, rectified.layer, inputs, separation.gradients, noise=factors.noise
         )

@@ -241,9 +241,8 @@ class CocktailParty:
                 "come back instead of inputs; use recover(), or systematic(features=...)"
             )
         unmixing, trace = self._separate(mixture, rng)
-        reference = next(iter(task.parameters.values()))
         normalised = (unmixing @ mixture.mixtures).reshape(-1, *mixture.shape)
-        inputs = task.domain.project(task.domain.denormalise(normalised)).to(reference.dtype)
+        inputs = task.domain.project(task.domain.denormalise(normalised)).to(task.reference.dtype)
         # X = A M and D X = span M, hence D = span A^-1.
         gradients = (mixture.span @ torch.linalg.inv(unmixing)).T
         labels = read_labels(task, mixture.layer, inputs, gradients, observation.labels)

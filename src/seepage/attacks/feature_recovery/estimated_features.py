@@ -55,7 +55,7 @@ class EstimatedFeatures:
         require_key(rng)
         head, labels = read_classifier(observation, needed_by="estimated_features")
         values, left = self._find_mode(head, observation, labels, rng)
-        values = values.to(next(iter(observation.task.parameters.values())))
+        values = values.to(observation.task.reference)
         span = torch.linalg.qr(values.T).Q
         return Features(head.layer, values, span, True, left, in_order=True)
 

@@ -286,7 +286,7 @@ class ExactFeatures:
             )
         basis = clean.basis if clean is not None else torch.linalg.qr(best.T).Q
         values, scaled = restore_lengths(head, wanted, best, observation)
-        dtype = next(iter(observation.task.parameters.values())).dtype
+        dtype = observation.task.reference.dtype
         values, basis = values.to(dtype), basis.to(dtype)
         return Features(head.layer, values, basis, scaled, residual, told_apart=not mingled)
 

@@ -150,9 +150,8 @@ def read_classifier(observation: Observation, *, needed_by: str) -> tuple[Head, 
         )
     probabilities = one_hot(labels, task.classes) if labels.ndim == 1 else labels
     # Recognise cross-entropy by its gradient for the labels of the batch.
-    reference = next(iter(task.parameters.values()))
     shape = len(labels), task.classes
-    logits = Rng(0).fork("logits").normal(shape, like=reference).requires_grad_()
+    logits = Rng(0).fork("logits").normal(shape, like=task.reference).requires_grad_()
     (found,) = torch.autograd.grad(task.loss(logits, labels).sum(), logits)
     expected = (logits.softmax(1) - probabilities).to(found)
     if not torch.allclose(found, expected, atol=1e-2 if found.itemsize < 4 else 1e-4):

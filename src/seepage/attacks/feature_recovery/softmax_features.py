@@ -150,7 +150,7 @@ class SoftmaxFeatures:
             wanted, basis, noise = _read_equations(head, observation, labels)
             best, left = self._solve(wanted, head, rng)
         mixed, _ = wanted.split(best)
-        dtype = next(iter(observation.task.parameters.values())).dtype
+        dtype = observation.task.reference.dtype
         layer = head.layer
         if left > _LEFT:
             several = f"not all of {len(labels)} examples were told apart"

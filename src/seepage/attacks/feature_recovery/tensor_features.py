@@ -298,7 +298,7 @@ class TensorFeatures:
             span = span.double()
         wanted = read_equations(head)
         features = guess_lengths(head, wanted, parts @ span.T, observation)
-        dtype = next(iter(observation.task.parameters.values())).dtype
+        dtype = observation.task.reference.dtype
         residual = wanted.misfit(features)
         return Features(head.layer, features.to(dtype), span.to(dtype), False, residual)
 

@@ -140,9 +140,8 @@ def reads_classes(task: Task) -> bool:
     if task.target_shape is not None or len(task.output_shape) != 1:
         return False
     # As many rows as no other size, so that labels cannot be spread over the logits by mistake.
-    reference = next(iter(task.parameters.values()))
     rows = 3 if task.classes > 3 else task.classes + 1
-    logits = reference.new_zeros(rows, task.classes)
+    logits = task.reference.new_zeros(rows, task.classes)
     labels = torch.arange(len(logits), device=logits.device) % task.classes
     try:
         return task.loss(logits, labels).shape == labels.shape

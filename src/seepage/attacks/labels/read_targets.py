@@ -210,6 +210,6 @@ def _measure_scale(observation: Observation, head: Head) -> float:
 
 
 def _differentiate(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
-    leaf = outputs.detach().to(next(iter(task.parameters.values())).dtype).requires_grad_()
+    leaf = outputs.detach().to(task.reference.dtype).requires_grad_()
     (slope,) = torch.autograd.grad(task.loss(leaf, targets.to(leaf)).sum(), leaf)
     return slope.double()

@@ -92,8 +92,7 @@ def _read_first_layer(task: Task, shares: Tensor) -> tuple[str, Tensor]:
     """The first fully connected layer and what it reads of inputs given as shares of the range."""
     low, high = task.domain.bounds
     double = task.in_mode("eval").to(dtype=torch.float64)
-    reference = next(iter(double.parameters.values()))
-    normalised = double.domain.normalise((low + (high - low) * shares).to(reference))
+    normalised = double.domain.normalise((low + (high - low) * shares).to(double.reference))
     read = list_calls(double, nn.Linear, normalised)
     if not read or read[0][1].ndim != 2:
         raise NotApplicable(f"expected {task.name} to have a fully connected layer, got none")
@@ -237,9 +236,8 @@ def _lift_inputs(modules: list[nn.Module], task: Task) -> None:
     """Add to the first bias what lifts the darkest input to zero, so that no ReLU hides it."""
     bias = next((m.bias for m in modules if isinstance(m.bias, Tensor)), None)
     if bias is not None:
-        reference = next(iter(task.parameters.values()))
-        darkest = torch.full((1, *task.domain.shape), task.domain.bounds[0]).to(reference)
-        bias -= task.domain.normalise(darkest).min()
+        darkest = torch.full((1, *task.domain.shape), task.domain.bounds[0])
+        bias -= task.domain.normalise(task.move_inputs(darkest)).min()
 
 
 def identity_convolutions(*, attack: Attack | None = None) -> ActiveAttack:

@@ -34,8 +34,7 @@ def wrap_network(task: Task, front: Callable[[nn.Module], nn.Module], *, note: s
             f"expected continuous inputs, got {task.domain}; plant in the classifier instead"
         )
     wrapped = front(copy.deepcopy(task.model))
-    reference = next(iter(task.parameters.values()))
-    return replace(task, model=wrapped.to(reference), name=f"{task.name} {note}")
+    return replace(task, model=wrapped.to(task.reference), name=f"{task.name} {note}")
 
 
 def require_passive(attack: Attack) -> Attack:

@@ -112,7 +112,7 @@ class ReversibleBlocks:
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             torch.default_generator.set_state(rng.fork("weights").generator().get_state())
             network = ReversibleNetwork((shape[0], shape[1], shape[2]), self.blocks, task.classes)
-        network.to(next(iter(task.parameters.values())))
+        network.to(task.reference)
         return replace(task, model=network, name=f"reversible network instead of {task.name}")
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:

@@ -179,17 +179,16 @@ def _find_disagreement(simulation: Simulate, observation: Observation, *, mean: 
 
 def _noise(task: Task, observation: Observation) -> tuple[Tensor, Tensor]:
     """Two rows of normalised inputs, and labels for either: the known ones, if there are any."""
-    reference = next(iter(task.parameters.values()))
     labels = observation.labels
     if labels is None and task.target_shape is not None:
         labels = torch.zeros(observation.batch_size or 2, *task.target_shape)
     if labels is None:
-        count = torch.arange(observation.batch_size or 2, device=reference.device)
+        count = torch.arange(observation.batch_size or 2, device=task.reference.device)
         labels = count.remainder(observation.task.classes)
     shape = (2, len(labels), *task.domain.shape)
     noise = torch.linspace(-1, 1, prod(shape), dtype=torch.float64)
-    inputs = noise.sin().mul(7919).sin().reshape(shape).to(reference)
-    return inputs, labels.to(reference) if labels.is_floating_point() else labels
+    inputs = noise.sin().mul(7919).sin().reshape(shape).to(task.reference)
+    return inputs, labels.to(inputs) if labels.is_floating_point() else labels
 
 
 def _are_close(fast: dict[str, Tensor], slow: Update, slack: float) -> bool:
