@@ -109,7 +109,7 @@ def _require_batch(batch: int) -> None:
 
 
 @dataclass(frozen=True)
-class TokenBudget:
+class _TokenBudget:
     """What the trained parameters of a network tell about the tokens of a batch.
 
     Args:
@@ -164,7 +164,7 @@ class TokenBudget:
         )
 
 
-def token_budget(task: Task) -> TokenBudget:
+def token_budget(task: Task) -> _TokenBudget:
     """Count the tokens that the gradient of a network determines.
 
     The embeddings name all of them. Else the row space of the gradients of layers that read single
@@ -195,12 +195,12 @@ def token_budget(task: Task) -> TokenBudget:
         rows, width = stack_gradients(task, reader, Update(task.parameters)).shape
         heads, shared = count_heads(reader)
         sizes = rows // heads, width // heads
-        counted.append(TokenBudget(table, tied, reader, *sizes, attack, shared))
-    return max(counted, key=lambda one: one.tokens, default=TokenBudget(table, tied, (), 0, 0))
+        counted.append(_TokenBudget(table, tied, reader, *sizes, attack, shared))
+    return max(counted, key=lambda one: one.tokens, default=_TokenBudget(table, tied, (), 0, 0))
 
 
 @dataclass(frozen=True)
-class PatchBudget:
+class _PatchBudget:
     """What the trained parameters of a vision transformer tell about the patches of a batch.
 
     Args:
@@ -235,7 +235,7 @@ class PatchBudget:
         )
 
 
-def _patch_budget(task: Task) -> PatchBudget:
+def _patch_budget(task: Task) -> _PatchBudget:
     """Count the images that the gradient of a vision transformer has room for.
 
     Raises:
@@ -243,14 +243,14 @@ def _patch_budget(task: Task) -> PatchBudget:
     """
     found = find_patch_readers(task)
     rows, width = stack_gradients(task, found.first, Update(task.parameters)).shape
-    return PatchBudget(found.first, rows, width, found.count, found.room(task))
+    return _PatchBudget(found.first, rows, width, found.count, found.room(task))
 
 
 BATCHES = (1, 8, 32)
 
 
 @dataclass(frozen=True)
-class Count:
+class _Count:
     """How wide the first layer must be for a batch (None: no width is enough), and if it is."""
 
     batch: int
@@ -265,7 +265,7 @@ class FirstLayerCount:
     name: str
     kind: str
     width: int
-    counts: tuple[Count, ...]
+    counts: tuple[_Count, ...]
 
 
 @dataclass(frozen=True)
@@ -288,8 +288,8 @@ class Inspection:
     outside: str
     closed_form: str | None
     first: FirstLayerCount | None
-    texts: TokenBudget | None = None
-    patches: PatchBudget | None = None
+    texts: _TokenBudget | None = None
+    patches: _PatchBudget | None = None
 
 
 def inspection(
@@ -343,7 +343,7 @@ def _count_linear(task: Task, name: str, batches: Sequence[int]) -> FirstLayerCo
     counts = []
     for batch in batches:
         needed = _hidden_units_needed(batch, inputs=inputs, outputs=outputs)
-        counts.append(Count(batch, needed, needed is not None and width >= needed))
+        counts.append(_Count(batch, needed, needed is not None and width >= needed))
     return FirstLayerCount(name, "hidden units", width, tuple(counts))
 
 
@@ -363,5 +363,5 @@ def _count_convolution(task: Task, name: str, batches: Sequence[int]) -> FirstLa
         determined = len(widths) != 2 or _features_determined(
             batch, features=filters * math.prod(after), outputs=widths[1]
         )
-        counts.append(Count(batch, needed, filters >= needed and determined))
+        counts.append(_Count(batch, needed, filters >= needed and determined))
     return FirstLayerCount(name, "filters", filters, tuple(counts))

@@ -26,7 +26,7 @@ LARGEST_ENTRY = 3.0
 
 
 @dataclass(frozen=True, eq=False)
-class LayerRows:
+class _LayerRows:
     """The weights of a layer as a matrix `(rows, entries)`, and the bias, without rows of zeros."""
 
     name: str
@@ -35,7 +35,7 @@ class LayerRows:
     bias: Tensor | None
 
 
-def list_rows(task: Task) -> Iterator[LayerRows]:
+def list_rows(task: Task) -> Iterator[_LayerRows]:
     """Every linear layer and convolution of a network."""
     for name, module in task.model.named_modules():
         if isinstance(module, (nn.Linear, *CONVOLUTIONS)):
@@ -44,26 +44,26 @@ def list_rows(task: Task) -> Iterator[LayerRows]:
             # are must not matter: one huge row would hide all others.
             alive = matrix.abs().amax(1) >= torch.finfo(matrix.dtype).tiny
             bias = None if module.bias is None else module.bias.detach()[alive]
-            yield LayerRows(name, isinstance(module, CONVOLUTIONS), matrix[alive], bias)
+            yield _LayerRows(name, isinstance(module, CONVOLUTIONS), matrix[alive], bias)
 
 
 @dataclass(frozen=True)
-class RepeatedRows:
+class _RepeatedRows:
     """How many rows of a layer are one row up to scale, and whether their biases make bins."""
 
     count: int
     is_bins: bool
 
 
-def find_repeated_rows(rows: LayerRows) -> RepeatedRows | None:
+def find_repeated_rows(rows: _LayerRows) -> _RepeatedRows | None:
     """The group of parallel rows that says most: bins before rows that only repeat; None if few.
 
     Example:
         >>> biases = torch.linspace(-1.0, 1.0, 20)
-        >>> find_repeated_rows(LayerRows("bins", False, torch.ones(20, 30), biases))
-        RepeatedRows(count=20, is_bins=True)
+        >>> find_repeated_rows(_LayerRows("bins", False, torch.ones(20, 30), biases))
+        _RepeatedRows(count=20, is_bins=True)
     """
-    found = list[RepeatedRows]()
+    found = list[_RepeatedRows]()
     for directions in (rows.matrix, _cut_entries(rows.matrix)):
         groups = _parallel_rows(directions, [cosine for cosine, _, _ in REPEATED])
         for group, (_, share, enough) in zip(groups, REPEATED, strict=True):
@@ -71,7 +71,7 @@ def find_repeated_rows(rows: LayerRows) -> RepeatedRows | None:
             cuts = 0 if rows.bias is None else _count_cuts(rows.matrix[group], rows.bias[group])
             is_bins = rows.bias is not None and cuts >= min(fewest, enough)
             if is_bins or len(group) >= fewest:
-                found.append(RepeatedRows(len(group), is_bins))
+                found.append(_RepeatedRows(len(group), is_bins))
     return max(found, key=lambda one: one.is_bins, default=None)
 
 
