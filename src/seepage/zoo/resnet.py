@@ -156,18 +156,18 @@ class _CifarResNet(nn.Module):
     def __init__(
         self,
         blocks: int,
-        width: int,
         *,
         channels: int,
-        classes: int,
-        shortcut: Shortcut,
+        width: int,
+        shortcut: ShortcutOption,
         pooling: Pooling,
+        classes: int,
     ) -> None:
         super().__init__()
         self.pooling = pooling
         self.conv1 = _conv3x3(channels, width, 1)
         self.bn1 = nn.BatchNorm2d(width)
-        stages = _make_stages(BasicBlock, width, (blocks,) * 3, shortcut)
+        stages = _make_stages(BasicBlock, width, (blocks,) * 3, _SHORTCUTS[shortcut])
         self.layer1, self.layer2, self.layer3 = stages
         self.linear = nn.Linear(4 * width, classes)
         _initialise(self)
@@ -255,21 +255,15 @@ def _cifar_resnet(
     factory: Callable[..., Task],
     blocks: int,
     domain: Domain,
+    *,
+    seed: int,
     **options: Any,  # noqa: ANN401
 ) -> Task:
     def make() -> nn.Module:
         channels, _, _ = require_image_shape(factory.__name__, domain)
-        around = _SHORTCUTS[options["shortcut"]]
-        return _CifarResNet(
-            blocks,
-            options["width"],
-            channels=channels,
-            classes=options["classes"],
-            shortcut=around,
-            pooling=options["pooling"],
-        )
+        return _CifarResNet(blocks, channels=channels, **options)
 
-    return build_task(factory, make, domain, **options)
+    return build_task(factory, make, domain, **options, seed=seed)
 
 
 Stem = Literal["cifar", "imagenet"]
