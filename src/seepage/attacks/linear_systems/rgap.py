@@ -141,23 +141,22 @@ def _solve_layer(
         system = LinearSystem(layer, delta, above.where)
         systems.append(system)
         targets.append(system.right_hand_side(above.z, gradient[weight].to(delta)))
-    joint = LinearSystem.stack(systems)
+    joint, v = LinearSystem.stack(systems), torch.stack(targets)
+    inverse = joint.invert_forward() if layer.convolutional else None
+    single = [True] * len(systems) if inverse else joint.has_one_solution().tolist()
     if not layer.convolutional:
         deltas = joint.delta
         outer = torch.stack([gradient[weight].to(deltas) for gradient in gradients])
         solutions = (outer.mT @ deltas[..., None])[..., 0] / deltas.square().sum(1, keepdim=True)
-        single = joint.has_one_solution().tolist()
-    elif (inverse := joint.invert_forward()) is not None:
+    elif inverse is None:
+        solutions = minimum_norm(joint, v, damping=damping)
+    else:
         # The forward pass alone has one solution, which is near that of all equations.
-        single, v = [True] * len(systems), torch.stack(targets)
         forward = torch.cat([v[:, : layer.outputs], torch.zeros_like(v[:, layer.outputs :])], dim=1)
         start = inverse(joint.adjoint(forward))
         solutions = minimum_norm(
             joint, v, damping=damping, tolerance=_SOLVED, precondition=inverse, start=start
         )
-    else:
-        solutions = minimum_norm(joint, torch.stack(targets), damping=damping)
-        single = joint.has_one_solution().tolist()
     each = zip(systems, targets, solutions, known, single, strict=True)
     return [Step(index, system, v, x, above.exact, one) for system, v, x, above, one in each]
 
