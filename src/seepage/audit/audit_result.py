@@ -51,8 +51,12 @@ class AuditResult:
     @property
     def complete(self) -> bool:
         """Whether every case has a record."""
-        every = (*self.records, *self.bounds, *self.controls)
-        return len(every) == len(self.planned)
+        return len(self.results) == len(self.planned)
+
+    @property
+    def results(self) -> tuple[Record, ...]:
+        """Every result so far: of attacks, then of bounds and of controls."""
+        return (*self.records, *self.bounds, *self.controls)
 
     def for_its_folder(self) -> AuditResult:
         """What pages in its own folder may show: no private data if that is encrypted."""

@@ -221,7 +221,7 @@ def verify_audit(path: Path, console: Console) -> int:
         print_line(console, f"{path} is damaged; seepage audit --resume makes it whole")
         return _DAMAGED
     read = load_audit(path)
-    count = len(read.records) + len(read.bounds) + len(read.controls)
+    count = len(read.results)
     if read.private:
         are = count_noun(count, "record and its files are", "records and their files are")
         print_line(console, f"{are} as they were written")

@@ -228,8 +228,7 @@ def run_request(request: AuditRequest, console: Console) -> int:
     if request.fail_if_inconclusive and _is_inconclusive(found):
         print_line(console, "inconclusive: the attacks were too weak to tell", style="bold red")
         return INCONCLUSIVE
-    every = (*found.records, *found.bounds, *found.controls)
-    return CASE_FAILED if any(record.failed for record in every) else DONE
+    return CASE_FAILED if any(record.failed for record in found.results) else DONE
 
 
 def _choose_source(request: AuditRequest, console: Console) -> SpecSource:
@@ -284,7 +283,7 @@ def perform(request: AuditRequest, spec: Spec, console: Console) -> AuditResult:
 def _print_interrupt(request: AuditRequest, total: int, console: Console) -> None:
     """Write the pages of what is done, and print how to go on."""
     begun = load_audit(request.out)
-    done = len(begun.records) + len(begun.bounds) + len(begun.controls)
+    done = len(begun.results)
     when = f"before the first of {total} cases was done"
     if done:
         when = f"after {done} of {total} cases; they are in {request.out}"
@@ -314,8 +313,7 @@ def _write_pages(found: AuditResult) -> None:
 def show_plan(request: AuditRequest, spec: Spec, console: Console) -> int:
     """List what would run and estimate how long it would take."""
     _print_title(spec, console)
-    begun = load_audit(request.out) if request.resumes else None
-    records = () if begun is None else (*begun.records, *begun.bounds, *begun.controls)
+    records = load_audit(request.out).results if request.resumes else ()
     done = {record.case for record in records}
     missing = [case for case in spec.cases if case.id not in done]
     seconds = estimate(missing, records)
@@ -343,10 +341,9 @@ def _print_result(found: AuditResult, console: Console) -> None:
         for sentence in report.silences(told):
             print_line(console, sentence)
         print_alarms(judged, console)
-    every = (*found.records, *found.bounds, *found.controls)
-    for sentence in report.inapplicable(every):
+    for sentence in report.inapplicable(found.results):
         print_line(console, sentence, style="dim")
-    reasons = [f"failed: {record.error}" for record in every if record.failed]
+    reasons = [f"failed: {record.error}" for record in found.results if record.failed]
     damaged = [f"missing or altered: {path}; --resume makes it anew" for path in found.damaged]
     for line in dict.fromkeys([*reasons, *damaged]):
         print_line(console, line, style="yellow")

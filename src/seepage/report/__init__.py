@@ -34,8 +34,8 @@ from seepage.report.tables import (
     markdown_table,
     markdown_words,
 )
-from seepage.report.unscored import unscored
-from seepage.report.verdict import audit_verdict, inapplicable, missing, verdict
+from seepage.report.unscored import inapplicable, missing, unscored
+from seepage.report.verdict import audit_verdict, verdict
 from seepage.report.words import decibels, defense_words
 
 __all__ = [

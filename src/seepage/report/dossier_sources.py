@@ -11,7 +11,7 @@ from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.database import DATABASE
 from seepage.audit.evidence import FORMAT
 from seepage.audit.folder import ENVIRONMENT, SPEC
-from seepage.audit.record import Control, Record
+from seepage.audit.record import Record
 from seepage.core.errors import UnreadableFile
 from seepage.core.grouping import group_by
 from seepage.core.whole_file import checksum, read_plain
@@ -20,15 +20,13 @@ from seepage.report.effort import describe_effort
 from seepage.report.intervals import share_interval
 from seepage.report.leak import Attempt, attempts, count_identified, strongest
 from seepage.report.limits import tell_limits
-from seepage.report.unscored import is_proved, unscored
+from seepage.report.unscored import inapplicable, is_proved, missing, unscored
 from seepage.report.verdict import (
     People,
     audit_verdict,
     count_doubtful,
     count_labels,
-    inapplicable,
     is_unclear,
-    missing,
     name_inputs,
     tell_people,
     verdict,
@@ -69,9 +67,8 @@ def _read_audit(path: Path) -> Source:
     lacks = missing(audit)
     environment = audit.environment
     packages = environment.get("packages")
-    versions = {"python": environment.get("python"), "platform": environment.get("platform"),
-                "device": environment.get("device"),
-                **(packages if isinstance(packages, dict) else {})}  # fmt: skip
+    versions = {key: environment.get(key) for key in ("python", "platform", "device")}
+    versions |= packages if isinstance(packages, dict) else {}
     name = _spell_name(path.resolve())
     # On top: what is missing may have found more.
     lacking = (f"{name}: {lacks}",) if lacks else ()
@@ -247,7 +244,7 @@ def _tell_control(records: Sequence[Record]) -> str:
     controls = dict.fromkeys(r.control for r in records if r.control is not None)
     if not controls:
         return "none was run"
-    bare, defended = (_add(controls, which) for which in ("bare", "defended"))
+    bare, defended = (_add([getattr(c, n) for c in controls]) for n in ("bare", "defended"))
     said = [f"canaries found without the defense: {bare}"] if bare else []
     if defended:
         said.append(f"with it: {defended}")
@@ -257,8 +254,8 @@ def _tell_control(records: Sequence[Record]) -> str:
     return "; ".join(said) or "none was run"
 
 
-def _add(controls: Iterator[Control] | Mapping[Control, None], which: str) -> str:
-    counts = [value for c in controls if (value := getattr(c, which)) is not None]
+def _add(found: Sequence[tuple[int, int, float] | None]) -> str:
+    counts = [one for one in found if one is not None]
     return f"{sum(c[0] for c in counts)} of {sum(c[1] for c in counts)}" if counts else ""
 
 
@@ -304,11 +301,8 @@ def _judge_membership(plain: Plain, name: str) -> DossierFinding:
     candidates, power, told = plain["candidates"], plain["power"], plain.get("detection")
     able = power is None or float(power["interval"][0]) > _ABLE
     if told is not None:
-        level, members, strangers = (
-            float(told["false_positive_rate"]),
-            told["members"],
-            told["strangers"],
-        )
+        level, members = float(told["false_positive_rate"]), told["members"]
+        strangers = told["strangers"]
         leaked = compute_luck(int(members["found"]), int(members["of"]), level) <= _LUCK
         result = (
             f"{_count(members)} members were found at p <= {level:.2g}, and {_count(strangers)} "
@@ -374,11 +368,8 @@ def _judge_epsilon(plain: Plain, name: str) -> DossierFinding:
         subject=str(plain["system"]),
         status=Status.leak if proven > claimed else Status.resisted if able else Status.unclear,
         result=f"Promised {promise}; "
-        + (
-            f"refuted: canaries prove at least {proven:.2f}"
-            if proven > claimed
-            else f"not refuted: canaries prove at least {proven:.2f}"
-        )
+        + ("" if proven > claimed else "not ")
+        + f"refuted: canaries prove at least {proven:.2f}"
         + reversed_sign * (other > proven),
         interval=f"with {100 * float(plain['confidence']):g} % confidence, at least {proven:.2f}",
         effort=f"{2 * trials} runs with and without a canary, and " * bool(trials)

@@ -10,7 +10,7 @@ from statistics import median
 from seepage.audit.record import Defense, Record
 from seepage.core.construct import Component
 from seepage.core.grouping import group_by
-from seepage.report.amount import Amount, headline, in_references
+from seepage.report.amount import Amount, find_baseline, headline, in_references
 from seepage.report.leak import Attempt, attempts, count_identified, strongest
 from seepage.report.unscored import unscored
 from seepage.report.words import Setup
@@ -37,7 +37,8 @@ class Row:
         worst: That of the worst-off person.
         worst_person: That person's number.
         median: Its median.
-        baseline: The best that a guess without any update reached for the worst-off person.
+        baseline: The best that a guess without any update reached for the worst-off person; None
+            if there was none.
         exact: How many came back as the same 8-bit input; None where that was not measured.
         identified: How many were singled out among strangers, or reconstructed.
         other: Value of other metrics for the worst-off person.
@@ -61,7 +62,7 @@ class Row:
     worst: float
     worst_person: int | None
     median: float
-    baseline: float
+    baseline: float | None
     exact: int | None
     identified: int
     other: dict[str, float | None]
@@ -75,7 +76,7 @@ class Row:
         """Defense, local computation and batch size."""
         return Setup(self.defense, self.local, self.batch_size)
 
-    def words(self, value: float, *, unit: bool = True) -> str:
+    def words(self, value: float | None, *, unit: bool = True) -> str:
         """A value of the metric, for people."""
         return Amount(self.metric, value).words(unit=unit)
 
@@ -120,7 +121,7 @@ def _row(group: list[Record], tried: Sequence[Attempt]) -> Row:
         worst=worst,
         worst_person=person,
         median=median(best.values()) if best else -math.inf,
-        baseline=-math.inf if record is None else _baseline(record, index, metric),
+        baseline=None if record is None else find_baseline(record, index, metric),
         exact=_exact(done),
         identified=count_identified(strongest(tried)),
         other=other,
@@ -150,11 +151,6 @@ def _exact(records: list[Record]) -> int | None:
 def exact_words(row: Row, *, of: str) -> str:
     """How many of how many came back exactly."""
     return "-" if row.exact is None or not row.people else f"{row.exact}{of}{row.people}"
-
-
-def _baseline(record: Record, index: int, metric: str) -> float:
-    found = [scores[metric][index] for scores in record.baselines.values() if metric in scores]
-    return max((value for value in found if value is not None), default=-math.inf)
 
 
 def unscored_words(row: Row) -> str:

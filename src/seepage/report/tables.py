@@ -20,7 +20,8 @@ from seepage.report.headroom import (
 from seepage.report.leak import Verdict, attempts
 from seepage.report.leak_table import list_varying, start_table
 from seepage.report.summary import exact_words, summarise, unscored_words
-from seepage.report.verdict import audit_verdict, missing
+from seepage.report.unscored import missing
+from seepage.report.verdict import audit_verdict
 from seepage.report.words import Setup, decibels, label_setups, short_names, threat_words
 
 if TYPE_CHECKING:

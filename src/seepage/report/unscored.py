@@ -1,14 +1,18 @@
-"""What has no score: guesses that were compared with no truth, and cases without a guess."""
+"""What has no score: guesses compared with no truth, cases without a guess, and what is missing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from seepage.attacks.agreement import EXPLAINED
 from seepage.audit.record import Record
 from seepage.report.leak import Attempt, Level, Verdict, attacked_part
 from seepage.report.words import Setup, count_noun, list_words
+
+if TYPE_CHECKING:
+    from seepage.audit.audit_result import AuditResult
 
 # Combinations without a result that are told one by one.
 _UNJUDGED = 3
@@ -137,3 +141,34 @@ def tell_unjudged(
     ]
     more = f"No result for {len(told) - _UNJUDGED} more networks or data sets."
     return [*told[:_UNJUDGED], *[more] * (len(told) > _UNJUDGED)]
+
+
+def inapplicable(records: Iterable[Record]) -> list[str]:
+    """Say which attacks cannot take which cases, and why; one sentence per attack and reason."""
+    found: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        if not record.applicable and record.error is not None:
+            found.setdefault((record.attack.name, record.error.rstrip(".")), []).append(record)
+    return [
+        f"Not applicable: {name}, {count_noun(len(cases), 'case')}: {reason}."
+        for (name, reason), cases in found.items()
+    ]
+
+
+def missing(audit: AuditResult) -> str | None:
+    """Say what is not there yet, failed or cannot be read; None if nothing is."""
+    left = len(audit.planned) - len(audit.results)
+    failed = sum(record.failed for record in audit.results)
+    infinite = sum(
+        value is None for record in audit.records for value in record.scores.get("psnr", ())
+    )
+    lacks = [
+        f"{count_noun(left, 'case')} of {len(audit.planned)} not run yet" if left > 0 else "",
+        f"{count_noun(failed, 'case')} failed" if failed else "",
+        f"{count_noun(infinite, 'guess', 'guesses')} not finite" if infinite else "",
+        f"{count_noun(len(audit.damaged), 'file')} of tensors missing or altered"
+        if audit.damaged
+        else "",
+    ]
+    said = [lack for lack in lacks if lack]
+    return f"Not complete: {list_words(said)}." if said else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from seepage.audit.audit_result import AuditResult
@@ -387,35 +387,3 @@ def _warn(people: People) -> str:
 
 def _share(people: People) -> str:
     return f"{count_identified(people)} of {len(people)}"
-
-
-def inapplicable(records: Iterable[Record]) -> list[str]:
-    """Say which attacks cannot take which cases, and why; one sentence per attack and reason."""
-    found: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        if not record.applicable and record.error is not None:
-            found.setdefault((record.attack.name, record.error.rstrip(".")), []).append(record)
-    return [
-        f"Not applicable: {name}, {count_noun(len(cases), 'case')}: {reason}."
-        for (name, reason), cases in found.items()
-    ]
-
-
-def missing(audit: AuditResult) -> str | None:
-    """Say what is not there yet, failed or cannot be read; None if nothing is."""
-    every = (*audit.records, *audit.bounds, *audit.controls)
-    left = len(audit.planned) - len(every)
-    failed = sum(record.failed for record in every)
-    infinite = sum(
-        value is None for record in audit.records for value in record.scores.get("psnr", ())
-    )
-    lacks = [
-        f"{count_noun(left, 'case')} of {len(audit.planned)} not run yet" if left > 0 else "",
-        f"{count_noun(failed, 'case')} failed" if failed else "",
-        f"{count_noun(infinite, 'guess', 'guesses')} not finite" if infinite else "",
-        f"{count_noun(len(audit.damaged), 'file')} of tensors missing or altered"
-        if audit.damaged
-        else "",
-    ]
-    said = [lack for lack in lacks if lack]
-    return f"Not complete: {list_words(said)}." if said else None

@@ -27,7 +27,7 @@ from seepage.report.page.document import (
     join_markup,
     level_class,
     make_scrollable,
-    table,
+    wide_table,
 )
 from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart, span_axis
 from seepage.report.page.opening import assumptions, opening, rerun_section
@@ -40,8 +40,8 @@ from seepage.report.page.people_section import (
 from seepage.report.page.picture import Shown
 from seepage.report.page.race_section import race_section
 from seepage.report.page.strip_sections import bound_section, defense_section
-from seepage.report.unscored import tell_proof, unscored
-from seepage.report.verdict import audit_verdict, missing
+from seepage.report.unscored import missing, tell_proof, unscored
+from seepage.report.verdict import audit_verdict
 from seepage.report.words import (
     Setup,
     count_noun,
@@ -211,13 +211,11 @@ def _control_section(records: Sequence[Record]) -> Section | None:
         "enough to tell if it finds them without the defense. The last count looks for people "
         "in guesses made from other updates and from noise, which cannot contain them, beside "
         "what luck finds.",
-        make_scrollable(
+        wide_table(
             "Controls",
-            table(
-                "Canaries and people found",
-                {**header, **dict.fromkeys(counted, "number")},
-                rows,
-            ),
+            "Canaries and people found",
+            {**header, **dict.fromkeys(counted, "number")},
+            rows,
         ),
     )
 

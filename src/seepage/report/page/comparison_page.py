@@ -15,12 +15,11 @@ from seepage.report.page.document import (
     element,
     faint,
     level_class,
-    make_scrollable,
-    table,
+    wide_table,
 )
 from seepage.report.page.opening import opening, rerun_section
 from seepage.report.page.strip_sections import median_words
-from seepage.report.verdict import missing
+from seepage.report.unscored import missing
 from seepage.report.words import label_setups, list_words
 
 SHOWN = 400
@@ -70,7 +69,7 @@ def _group_section(found: Sequence[Change]) -> Section:
         f"A person counts as changed from {NOTICED:g} dB on, or when the reading changes. The last "
         "column is about all people of a line: within noise, unless the 95 % interval of the mean "
         "change over people lies on one side of zero.",
-        make_scrollable("By setup", table(caption, header, rows)),
+        wide_table("By setup", caption, header, rows),
     )
 
 
@@ -97,7 +96,7 @@ def _person_section(found: Sequence[Change]) -> Section:
         "Person by person",
         "The strongest guess at each person, before and now."
         + (f" These are the first {SHOWN}; {left} more are in the other formats." if left else ""),
-        make_scrollable("Person by person", table(caption, header, rows)),
+        wide_table("Person by person", caption, header, rows),
     )
 
 

@@ -27,8 +27,7 @@ from seepage.report.page.document import (
     faint,
     join_markup,
     level_class,
-    make_scrollable,
-    table,
+    wide_table,
 )
 from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart
 from seepage.report.verdict import audit_verdict
@@ -134,12 +133,12 @@ def _list_section(audits: Sequence[DashboardAudit]) -> Section:
         "verdict": "",
     }
     caption = "The latest first; people identified by any attack in any setup"
-    filled = table(caption, header, rows, {"class": "audits"})
+    filled = wide_table("The audits", caption, header, rows, {"class": "audits"})
     return Section(
         "audits",
         "The audits",
         "Each name leads to the report of the audit, if it was written.",
-        make_scrollable("The audits", filled),
+        filled,
     )
 
 
@@ -190,7 +189,7 @@ def _course_section(
             line_chart(
                 across, Axis(-3, 103), words, label="People identified", curves=curves, marks=marks
             ),
-            make_scrollable("Audit by audit", table(caption, header, rows)),
+            wide_table("Audit by audit", caption, header, rows),
         ),
     )
 

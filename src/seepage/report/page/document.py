@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -85,6 +85,25 @@ def _cells(row: list[str], classes: list[str]) -> Iterator[Markup]:
     yield element("th", {"scope": "row", "class": classes[0] or None}, row[0])
     for cell, kind in zip(row[1:], classes[1:], strict=True):
         yield element("td", {"class": kind or None}, cell)
+
+
+def wide_table(
+    label: str,
+    caption: str,
+    header: Mapping[str, str] | Sequence[tuple[str, str]],
+    rows: list[list[str]],
+    attributes: Attributes | None = None,
+) -> Markup:
+    """Write a table that scrolls if it is wider than the page; `label` names it for a reader."""
+    return make_scrollable(label, table(caption, header, rows, attributes))
+
+
+def definitions(kind: str, items: Iterable[tuple[str, str]]) -> Markup:
+    """Write a list of terms and what is said of each, in a style class."""
+    pairs = [
+        join_markup(element("dt", None, term), element("dd", None, said)) for term, said in items
+    ]
+    return element("dl", {"class": kind}, *pairs)
 
 
 def make_scrollable(label: str, content: Markup) -> Markup:

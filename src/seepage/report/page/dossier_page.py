@@ -10,12 +10,12 @@ from seepage.report.dossier import Status
 from seepage.report.page.document import (
     Markup,
     Section,
+    definitions,
     document,
     element,
     faint,
     join_markup,
-    make_scrollable,
-    table,
+    wide_table,
 )
 from seepage.report.page.opening import MEANINGS
 from seepage.report.words import count_noun, list_words
@@ -108,14 +108,12 @@ def _summary_section(tests: Sequence[Plain]) -> Section:
         "The tests",
         "Listed beside EDPB Opinion 28/2024 and headings of NIST AI 100-2, with one of our own. "
         "Which test answers which guidance is our assignment; the list may not be complete.",
-        make_scrollable(
+        wide_table(
             "Tests",
-            table(
-                "Tests, and how far they were run",
-                _name_columns("test", "guidance", "status", "settings tested"),
-                rows,
-                {"class": "dossier"},
-            ),
+            "Tests, and how far they were run",
+            _name_columns("test", "guidance", "status", "settings tested"),
+            rows,
+            {"class": "dossier"},
         ),
     )
 
@@ -150,14 +148,12 @@ def _test_section(test: Plain, numbers: Mapping[str, str]) -> Section:
         test["test"],
         test["name"],
         f"{test['question']} ({'; '.join(test['guidance'])})",
-        make_scrollable(
+        wide_table(
             test["name"],
-            table(
-                "One line for each setting that was tested, the worst first",
-                _name_columns("setting", "status", "result", "effort", "control"),
-                rows,
-                {"class": "dossier"},
-            ),
+            "One line for each setting that was tested, the worst first",
+            _name_columns("setting", "status", "result", "effort", "control"),
+            rows,
+            {"class": "dossier"},
         ),
     )
 
@@ -165,16 +161,12 @@ def _test_section(test: Plain, numbers: Mapping[str, str]) -> Section:
 def _adversary_section(numbers: Mapping[str, str]) -> Section | None:
     if not numbers:
         return None
-    items = [
-        join_markup(element("dt", None, number), element("dd", None, f"had {words}."))
-        for words, number in numbers.items()
-    ]
     return Section(
         "adversaries",
         "Threat models",
         "What the adversary of each line had. None was given what it looks for, or the randomness "
         "of a client.",
-        element("dl", {"class": "facts"}, *items),
+        definitions("facts", ((number, f"had {words}.") for words, number in numbers.items())),
     )
 
 
@@ -195,12 +187,7 @@ def _system_section(sources: Sequence[Plain]) -> Section:
 
 
 def _facts(facts: Mapping[str, str]) -> Markup:
-    items = [
-        join_markup(element("dt", None, name), element("dd", None, words))
-        for name, words in facts.items()
-        if words
-    ]
-    return element("dl", {"class": "facts"}, *items)
+    return definitions("facts", ((name, words) for name, words in facts.items() if words))
 
 
 def _limit_section(limits: Sequence[str]) -> Section:
@@ -246,14 +233,12 @@ def _change_section(changes: Plain | None) -> Section | None:
     ]
     old = changes["against"]
     content = (
-        make_scrollable(
+        wide_table(
             "Changes",
-            table(
-                "Findings that changed",
-                _name_columns("setting", "test", "change", "before", "now"),
-                rows,
-                {"class": "dossier"},
-            ),
+            "Findings that changed",
+            _name_columns("setting", "test", "change", "before", "now"),
+            rows,
+            {"class": "dossier"},
         )
         if rows
         else element("p", None, "No finding changed.")
@@ -272,15 +257,12 @@ def _origin_section(dossier: Plain) -> Section:
     for source in dossier["sources"]:
         seeds = list_words([str(seed) for seed in source["seeds"]])
         versions = ", ".join(f"{name} {value}" for name, value in source["versions"].items())
-        files = [
-            join_markup(element("dt", None, name), element("dd", None, element("code", None, sha)))
-            for name, sha in source["files"].items()
-        ]
+        files = source["files"].items()
         parts.append(
             join_markup(
                 element("h3", None, source["name"]),
                 element("p", {"class": "faint"}, f"{versions}. Seeds: {seeds or 'none'}."),
-                element("dl", {"class": "facts"}, *files),
+                definitions("facts", ((name, element("code", None, sha)) for name, sha in files)),
             )
         )
     return Section(

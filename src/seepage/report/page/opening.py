@@ -9,8 +9,16 @@ from collections.abc import Mapping, Sequence
 from seepage.audit.record import Record
 from seepage.report.effort import describe_effort
 from seepage.report.leak import Level, Verdict
-from seepage.report.page.document import Markup, Section, badge, element, join_markup, level_class
-from seepage.report.verdict import inapplicable
+from seepage.report.page.document import (
+    Markup,
+    Section,
+    badge,
+    definitions,
+    element,
+    join_markup,
+    level_class,
+)
+from seepage.report.unscored import inapplicable
 from seepage.report.words import list_words, threat_words
 
 
@@ -87,10 +95,6 @@ MEANINGS = {
 
 
 def _convention() -> Markup:
-    items = [
-        join_markup(element("dt", None, badge(level)), element("dd", None, meaning))
-        for level, meaning in MEANINGS.items()
-    ]
     return join_markup(
         element(
             "p",
@@ -99,7 +103,7 @@ def _convention() -> Markup:
             "same label if they have one. A guess that ignores the update puts the person first in "
             "1 of N + 1 cases, however many attacks are tried.",
         ),
-        element("dl", {"class": "levels"}, *items),
+        definitions("levels", ((badge(level), meaning) for level, meaning in MEANINGS.items())),
     )
 
 

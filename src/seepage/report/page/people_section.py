@@ -29,8 +29,7 @@ from seepage.report.page.document import (
     faint,
     join_markup,
     level_class,
-    make_scrollable,
-    table,
+    wide_table,
 )
 from seepage.report.page.picture import Shown, picture
 from seepage.report.unscored import tell_proof, unscored
@@ -326,9 +325,10 @@ def _write_rows(columns: list[str], rows: list[list[str]]) -> Markup:
     buttons = [element("button", {"type": "button"}, title) for title in columns]
     classes = ["" if title in TEXTS else "number" for title in columns]
     header = list(zip(buttons, classes, strict=True))
-    filled = table("Scores per person and attack", header, rows[:WRITTEN], {"id": "results"})
+    scores = "Scores per person and attack"
+    filled = wide_table("Every result", scores, header, rows[:WRITTEN], {"id": "results"})
     more = element("button", {"id": "more", "type": "button", "hidden": True}, "Show more rows")
-    return join_markup(make_scrollable("Every result", filled), more)
+    return join_markup(filled, more)
 
 
 def _data(columns: list[str], rows: list[list[str]]) -> Markup:

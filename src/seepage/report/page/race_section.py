@@ -15,8 +15,7 @@ from seepage.report.page.document import (
     faint,
     join_markup,
     level_class,
-    make_scrollable,
-    table,
+    wide_table,
 )
 from seepage.report.page.line_chart import Axis, Curve, Labels, line_chart, span_axis
 from seepage.report.races import RaceSummary, summarise_races
@@ -54,7 +53,7 @@ def race_section(records: Sequence[Record]) -> Section | None:
         "interval meant to cover nine in ten. The last column says whether more steps still "
         "brought more; one round cannot tell.",
         join_markup(
-            make_scrollable("Rehearsals", table("Attacks chosen and forecasts", header, rows)),
+            wide_table("Rehearsals", "Attacks chosen and forecasts", header, rows),
             *(_draw(one, names[id(one)]) for one in found[:_DRAWN]),
         ),
     )

@@ -39,8 +39,7 @@ from seepage.report.page.document import (
     filter_link,
     join_markup,
     level_class,
-    make_scrollable,
-    table,
+    wide_table,
 )
 from seepage.report.page.line_chart import (
     Axis,
@@ -178,7 +177,7 @@ def _attack_table(groups: dict[Setup, list[Attempt]], labels: dict[Setup, str]) 
         "The worst-off person and the median (with its 95 % interval), by attack. "
         "Bold: the strongest attack on a defense."
     )
-    return make_scrollable("Leakage by attack", table(caption, header, rows, {"class": "matrix"}))
+    return wide_table("Leakage by attack", caption, header, rows, {"class": "matrix"})
 
 
 def _attack_cell(people: dict[Victim, Attempt] | None, most: tuple[float, ...]) -> Markup:
@@ -360,7 +359,7 @@ def _bound_table(
         "The person in the middle: the error (RMSE) that attacks have at least, the PSNR they "
         "have at most, and how that stands to what was reached."
     )
-    return make_scrollable(f"Bounds on {title}", table(caption, header, rows, {"class": "matrix"}))
+    return wide_table(f"Bounds on {title}", caption, header, rows, {"class": "matrix"})
 
 
 def _bound_cell(headroom: Headroom | None) -> Markup:

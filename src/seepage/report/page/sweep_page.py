@@ -7,14 +7,7 @@ from dataclasses import asdict, dataclass
 
 from seepage.report.flat_rows import FlatRow
 from seepage.report.leak import Verdict
-from seepage.report.page.document import (
-    Section,
-    document,
-    element,
-    join_markup,
-    make_scrollable,
-    table,
-)
+from seepage.report.page.document import Section, document, element, join_markup, wide_table
 from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart
 from seepage.report.page.opening import opening
 from seepage.report.words import decibels
@@ -89,7 +82,7 @@ def sweep_page(title: str, knob: str, points: Sequence[SweepPoint], judged: Verd
         "People identified by any attack, and the best guesses: PSNR, or the share of columns or "
         "words that is right"
     )
-    filled = table(caption, dict.fromkeys(titles, "number"), rows)
+    filled = wide_table("Sweep", caption, dict.fromkeys(titles, "number"), rows)
     trained = " Blue, dashed: the accuracy of the network trained with the same value."
     lead = (
         f"Red: the share of people identified.{trained if 'accuracy' in titles else ''} A share of "
@@ -100,7 +93,7 @@ def sweep_page(title: str, knob: str, points: Sequence[SweepPoint], judged: Verd
         "sweep",
         f"Leakage against {knob}",
         lead,
-        join_markup(_draw_curves(knob, points), make_scrollable("Sweep", filled)),
+        join_markup(_draw_curves(knob, points), filled),
     )
     link = element("p", None, element("a", {"href": "report.html"}, "The whole report"))
     return document(
