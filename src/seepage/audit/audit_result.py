@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -123,11 +124,8 @@ def _require_batch(record: Record, tensor: Tensor | None) -> Tensor | None:
 def read_about(path: Path) -> dict[str, str]:
     """Read title and spec of an audit, whatever became of its records."""
     require_plain(path)
-    database = Database(path / DATABASE, read_only=True)
-    try:
+    with closing(Database(path / DATABASE, read_only=True)) as database:
         return {"title": path.name, "spec": "", **database.about()}
-    finally:
-        database.close()
 
 
 def load_audit(path: Path | str) -> AuditResult:
@@ -144,14 +142,11 @@ def load_audit(path: Path | str) -> AuditResult:
     """
     path = Path(path)
     require_plain(path)
-    database = Database(path / DATABASE, read_only=True)
-    try:
+    with closing(Database(path / DATABASE, read_only=True)) as database:
         about, planned, records = database.about(), database.planned(), database.records()
         key = open_key(path, about)
         private = database.keeps_private()
         written = {k: v for k, v in artifact_names(database.files()).items() if v}
-    finally:
-        database.close()
     artifacts = Artifacts(path / ARTIFACTS)
     return AuditResult(
         path=path,

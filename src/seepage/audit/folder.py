@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path, PurePosixPath
 
 from seepage.audit.artifacts import SUFFIX
@@ -192,12 +192,9 @@ def remove_files(path: Path) -> None:
     Raises:
         InvalidValue: If something else has the name of a file of the audit; nothing is removed.
     """
-    database = Database(path / DATABASE)
-    try:
+    with closing(Database(path / DATABASE)) as database:
         files = [*_find_written(path, database.files()), *find_checkpoints(path)]
         database.empty()
-    finally:
-        database.close()
     for file in files:
         file.unlink(missing_ok=True)
     for folder in (path / ARTIFACTS, path / CHECKPOINTS):

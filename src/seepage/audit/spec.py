@@ -90,7 +90,7 @@ def build_spec(source: SpecSource) -> Spec:
             _build_parts,
             metrics=_read_metrics(table.get("metrics")),
             seeds=entries.read_seeds(table.get("seeds", [0])),
-            controls=_read_controls(table.get("controls", True)),
+            controls=entries.require_bool("controls", table.get("controls", True)),
             data=partial(entries.read_data, find=entries.share_datasets()),
             model=_share_models(source.device),
         )
@@ -197,13 +197,6 @@ def _read_metrics(names: object) -> tuple[Metric, ...] | None:
             raise InvalidValue(f"expected metrics as a list of names, got {names!r}")
         asked = entries.read_list(names, _read_metric)
     return tuple({metric.name: metric for metric in (METRICS["psnr"], *asked)}.values())
-
-
-def _read_controls(value: object) -> bool:
-    if not isinstance(value, bool):
-        with error_path("controls"):
-            raise InvalidValue(f"expected controls = true or false, got {value!r}")
-    return value
 
 
 def _read_title(value: object) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from types import UnionType
@@ -21,9 +21,9 @@ from seepage.audit.captured_data import CapturedData, read_capture
 from seepage.audit.targets import Target, select_targets
 from seepage.bounds import BOUNDS, Bound
 from seepage.clients import LOCALS
-from seepage.core import ActiveAttack, Attack, Domain, LocalComputation, Protection, Task
+from seepage.core import ActiveAttack, Attack, Domain, LocalComputation, Protection, Task, errors
 from seepage.core.construct import Component, construct, write_call
-from seepage.core.errors import InvalidValue, SeepageError, UnknownName, error_path
+from seepage.core.errors import InvalidValue, UnknownName, error_path
 from seepage.core.loss import LOSSES
 from seepage.core.plugins import add_article, find_part, is_path
 from seepage.data.dataset import Dataset
@@ -96,7 +96,8 @@ def _is_table(value: object) -> bool:
     return isinstance(value, Mapping)
 
 
-def _require_bool(key: str, value: object) -> bool:
+def require_bool(key: str, value: object) -> bool:
+    """Return the truth value under a key, or raise `InvalidValue`."""
     if not isinstance(value, bool):
         with error_path(key):
             raise InvalidValue(f"expected {key} to be true or false, got {value!r}")
@@ -131,23 +132,16 @@ def _construct_part(
     return made
 
 
-@contextmanager
-def explain_errors(name: str) -> Iterator[None]:
+def explain_errors(name: str) -> AbstractContextManager[None]:
     """Turn whatever the user's own code raises into one sentence."""
-    try:
-        yield
-    except SeepageError:
-        raise
-    except (Exception, SystemExit) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise InvalidValue(f"{name} cannot be built or run, it raised {reason}") from error
+    return errors.explain_errors(InvalidValue, f"{name} cannot be built or run, it raised")
 
 
 def read_model(table: Table, dataset: Dataset | CapturedData) -> Task:
     """Build a network for the data set's inputs and classes, unless the table says otherwise."""
     name, options = _split_name(table)
     weights = options.pop("weights", None)
-    double = _require_bool("double", options.pop("double", False))
+    double = require_bool("double", options.pop("double", False))
     fitted: dict[str, Any] = {"domain": dataset.domain}
     if dataset.classes is not None:
         fitted["classes"] = dataset.classes
@@ -231,7 +225,7 @@ def read_threat(table: Table) -> Threat:
     """Make what the adversary knows, item by item or by the name of a preset."""
     for key, value in table.items():
         if key.startswith("knows"):
-            _require_bool(key, value)
+            require_bool(key, value)
     return _construct_part("threat", _THREATS, {"name": "Threat", **table}, Threat)
 
 
@@ -277,7 +271,7 @@ def read_attack(table: Table, domain: Domain | None = None) -> tuple[Component, 
         with error_path("name"):
             require_kind(name, domain)
     for key, wrap in _WRAPPERS.items():
-        if not _require_bool(key, wanted[key]):
+        if not require_bool(key, wanted[key]):
             continue
         if isinstance(made, ActiveAttack):
             with error_path(key):
@@ -339,7 +333,7 @@ def read_dataset(table: Table) -> Dataset:
     found = construct("data", load, {"name": name, **options})
     if scaling:
         found = construct("data", partial(_normalise, found), scaling)
-    if not _require_bool("labels", given.get("labels", True)):
+    if not require_bool("labels", given.get("labels", True)):
         options["labels"] = False
         found = replace(found, labels=torch.zeros(len(found), 0), class_names=())
     if options or scaling:

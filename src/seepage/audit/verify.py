@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from seepage.audit.artifacts import SUFFIX, Artifacts
@@ -34,15 +34,12 @@ def find_damage(path: Path | str) -> list[str]:
     """
     path = Path(path)
     require_plain(path)
-    database = Database(path / DATABASE, read_only=True)
-    try:
+    with closing(Database(path / DATABASE, read_only=True)) as database:
         damaged = database.find_damaged()
         written = {k: v for k, v in artifact_names(database.files()).items() if v}
         about, keeps_private = database.about(), database.keeps_private()
         records = () if damaged else database.records()
         database.planned()
-    finally:
-        database.close()
     key = open_key(path, about)
     artifacts = Artifacts(path / ARTIFACTS, key)
     found = [f"the record of {case[:40]} is damaged: {why}" for case, why in damaged.items()]
@@ -86,13 +83,10 @@ def purge(path: Path | str) -> int:
     except OSError as error:
         raise UnreadableFile(f"cannot purge {str(path)!r}: {error.strerror or error}") from error
     try:
-        database = Database(path / DATABASE)
-        try:
+        with closing(Database(path / DATABASE)) as database:
             listed = [file for file in database.files() if file.startswith(f"{ARTIFACTS}/")]
             # First, so that what is removed is never missed.
             database.leave_out_private(listed)
-        finally:
-            database.close()
         artifacts = Artifacts(path / ARTIFACTS)
         names = [artifacts.path(name) for name in artifact_names(dict.fromkeys(listed, ""))]
         partial = [file.with_suffix(".partial") for file in names]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -61,27 +61,29 @@ def model_spec(request: ModelRequest, *, device: str) -> SpecSource:
     batch_size = request.batch_size or 1
     people = request.people or max(_PEOPLE, batch_size)
     data = {"name": request.data, "people": people, "batch_size": batch_size}
-    written = write_toml(
-        {
-            "title": f"{request.model} on {request.data}",
-            "scenario": {
-                "data": data,
-                "models": _list_network(request),
-                "attacks": [_write_auto(request)],
-            },
-        }
-    )
-    note = "# Written by seepage audit --model; --resume and --workers need nothing else.\n"
-    return SpecSource("", note + written, device)
+    scenario = _write_scenario(data, _list_network(request), request)
+    spec = {"title": f"{request.model} on {request.data}", "scenario": scenario}
+    return _write_spec(spec, "--model", device)
+
+
+def _write_spec(
+    spec: Mapping[str, Any], option: str, device: str, *, remark: str = ""
+) -> SpecSource:
+    note = f"# Written by seepage audit {option}; --resume and --workers need nothing else.\n"
+    return SpecSource("", note + remark + write_toml(spec), device)
 
 
 def _list_network(request: ModelRequest | CaptureRequest) -> dict[str, Any]:
     return {"name": request.model, **dict(map(read_option, request.option or ()))}
 
 
-def _write_auto(request: ModelRequest | CaptureRequest) -> dict[str, Any]:
+def _write_scenario(
+    data: Mapping[str, Any], network: Mapping[str, Any], request: ModelRequest | CaptureRequest
+) -> dict[str, Any]:
+    """One data set or capture, attacked by `auto`."""
     steps = {} if request.steps is None else {"budget": request.steps}
-    return {"name": "auto", "effort": request.effort, **steps}
+    auto = {"name": "auto", "effort": request.effort, **steps}
+    return {"data": data, "models": network, "attacks": [auto]}
 
 
 def _federation_spec(request: CaptureRequest, *, device: str, console: Console) -> SpecSource:
@@ -111,8 +113,7 @@ def _federation_spec(request: CaptureRequest, *, device: str, console: Console) 
         named &= bool(held.captured.capture.setting.client)
         data = {**_list_data(one), "name": f"client {place[0]}, round {place[1]}"}
         read.append(data)
-        attacks = [_write_auto(request)]
-        scenarios.append((place, {"data": data, "models": network, "attacks": attacks}))
+        scenarios.append((place, _write_scenario(data, network, request)))
     if not scenarios:
         raise InvalidValue(
             f"expected captures in {request.file}, as sp.capture.save writes them, for the model "
@@ -128,9 +129,7 @@ def _federation_spec(request: CaptureRequest, *, device: str, console: Console) 
     senders = count_noun(len(clients), "client") if named else count_noun(len(places), "update")
     title = f"Federation {request.file.name}: {senders}, {count_noun(len(rounds), 'round')}"
     ordered = [scenario for _, scenario in sorted(scenarios, key=lambda pair: pair[0])]
-    note = "# Written by seepage audit --capture; --resume and --workers need nothing else.\n"
-    written = write_toml({"title": title, "scenario": ordered})
-    return SpecSource("", note + written, device)
+    return _write_spec({"title": title, "scenario": ordered}, "--capture", device)
 
 
 def _list_captures(folder: Path) -> list[Path]:
@@ -169,7 +168,6 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
     """
     if request.file.is_dir():
         return _federation_spec(request, device=device, console=console)
-    data = _list_data(request)
     held, network = _read_capture(request)
     found = check_applicability(held.captured.observe(read_model(network, held)))
     for name, reason in found.refused.items():
@@ -177,21 +175,11 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
     if not found.chosen:
         reason = explain_refusals(found.refused).splitlines()[0]
         raise NotApplicable(f"{request.file}: {reason}")
-    written = write_toml(
-        {
-            "title": f"Captured update {request.file.name}",
-            "scenario": {
-                "data": data,
-                "models": network,
-                "attacks": [_write_auto(request)],
-            },
-        }
-    )
     assumed = _describe_range(held)
     print_line(console, assumed, style="dim")
-    note = "# Written by seepage audit --capture; --resume and --workers need nothing else.\n"
-    text = f"{note}# {assumed}\n{written}"
-    return SpecSource("", text, device)
+    scenario = _write_scenario(_list_data(request), network, request)
+    spec = {"title": f"Captured update {request.file.name}", "scenario": scenario}
+    return _write_spec(spec, "--capture", device, remark=f"# {assumed}\n")
 
 
 def _read_capture(request: CaptureRequest) -> tuple[CapturedData, dict[str, Any]]:

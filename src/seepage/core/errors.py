@@ -143,7 +143,7 @@ def explain_errors(kind: type[SeepageError], sentence: str) -> Iterator[None]:
         yield
     except SeepageError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise kind(f"{sentence} {summarise_error(error)}") from error
 
 
