@@ -9,7 +9,7 @@ from seepage.attacks import adaptive
 from seepage.attacks.adaptive import without_adaptation
 from seepage.attacks.labels import InferLabels
 from seepage.audit import Audit, select_targets, strongest
-from seepage.audit.grid import list_adversaries
+from seepage.audit.grid import _list_adversaries
 from seepage.audit.targets import CapturedUpdate, Target
 from seepage.core.construct import Component
 from seepage.defenses import DEFENSES, Chain
@@ -91,25 +91,25 @@ def test_the_adapted_attack_alone_would_report_less_of_somebody(records):
 def test_only_who_knows_a_defense_and_adapts_to_it_is_run_unaware_as_well():
     plain, knowing = {"s": SEARCH}, {"a": adaptive(SEARCH)}
     unaware, bare = KNOWING.forget_defense(), sp.Client(sp.Gradient())
-    assert list_adversaries([KNOWING], plain, PRUNING) == [(KNOWING, "s", SEARCH)]
-    assert list_adversaries([KNOWING], knowing, bare) == [(KNOWING, "a", adaptive(SEARCH))]
-    assert list_adversaries([unaware], knowing, PRUNING) == [(unaware, "a", adaptive(SEARCH))]
-    assert list_adversaries([KNOWING], knowing, PRUNING)[1:] == [(unaware, UNAWARE_A, SEARCH)]
+    assert _list_adversaries([KNOWING], plain, PRUNING) == [(KNOWING, "s", SEARCH)]
+    assert _list_adversaries([KNOWING], knowing, bare) == [(KNOWING, "a", adaptive(SEARCH))]
+    assert _list_adversaries([unaware], knowing, PRUNING) == [(unaware, "a", adaptive(SEARCH))]
+    assert _list_adversaries([KNOWING], knowing, PRUNING)[1:] == [(unaware, UNAWARE_A, SEARCH)]
 
 
 def test_what_is_in_the_grid_already_is_not_run_twice():
     both = {"s": SEARCH, "a": adaptive(SEARCH)}
     unaware = KNOWING.forget_defense()
-    assert list_adversaries([KNOWING], both, PRUNING)[2:] == [(unaware, "s", SEARCH)]
-    assert len(list_adversaries([KNOWING, unaware], both, PRUNING)) == 4
+    assert _list_adversaries([KNOWING], both, PRUNING)[2:] == [(unaware, "s", SEARCH)]
+    assert len(_list_adversaries([KNOWING, unaware], both, PRUNING)) == 4
     again = {"a": adaptive(SEARCH), "b": adaptive(SEARCH, sp.Prune(0.9))}
-    called = [name for _, name, _ in list_adversaries([KNOWING], again, PRUNING)]
+    called = [name for _, name, _ in _list_adversaries([KNOWING], again, PRUNING)]
     assert called == ["a", "b", UNAWARE_A]
 
 
 def test_an_attack_that_refuses_without_its_defense_is_run_as_it_was_before_it_was_adapted():
     pinned, unaware = {"p": adaptive(SEARCH, sp.Prune(0.9))}, KNOWING.forget_defense()
-    assert (unaware, Component("unaware p"), SEARCH) in list_adversaries(
+    assert (unaware, Component("unaware p"), SEARCH) in _list_adversaries(
         [KNOWING, unaware], pinned, PRUNING
     )
 

@@ -18,8 +18,8 @@ from seepage.bounds import (
     VanTrees,
 )
 from seepage.bounds.bound import EVERY_ATTACK
-from seepage.bounds.candidates import attack_candidates
-from seepage.bounds.mutual_information import bound_capacity, remaining_error
+from seepage.bounds.candidates import _attack_candidates
+from seepage.bounds.mutual_information import _bound_capacity, _remaining_error
 
 LINE = sp.domains.Signal((1, 1))
 MIDDLE = sp.Batch(torch.full((1, 1, 1), 0.5), torch.tensor([0]))
@@ -187,9 +187,9 @@ def test_the_capacity_of_a_linear_signal_is_a_closed_form():
     def draw_signal(purpose, number):
         return scales * sp.rng(0).fork(purpose, number).normal((4,), like=scales)
 
-    found, doubt = bound_capacity(draw_signal, draws=800)
+    found, doubt = _bound_capacity(draw_signal, draws=800)
     assert exact < found < 1.1 * exact
-    few, _ = bound_capacity(draw_signal, draws=8)
+    few, _ = _bound_capacity(draw_signal, draws=8)
     assert few > exact
     assert doubt < 0.1 * exact
 
@@ -198,7 +198,7 @@ def test_the_remaining_error_is_below_what_a_quantiser_reaches_and_near_it():
     # Telling one of 2^b equal intervals costs b bits and leaves the variance of an interval.
     for bits in range(6):
         reached = (2.0**-bits) ** 2 / 12
-        allowed = remaining_error(bits * math.log(2), widths=torch.ones(1))
+        allowed = _remaining_error(bits * math.log(2), widths=torch.ones(1))
         assert reached / 1.5 < allowed <= reached * (1 + 1e-12)
 
 
@@ -206,7 +206,7 @@ def test_the_remaining_error_holds_however_unlike_the_entries_are():
     widths = torch.tensor([1.0, 0.5, 0.1])
     # Three bits spent on the widest entry.
     reached = float((widths.square() / torch.tensor([64.0, 1.0, 1.0])).mean()) / 12
-    assert remaining_error(3 * math.log(2), widths=widths) < reached
+    assert _remaining_error(3 * math.log(2), widths=widths) < reached
 
 
 def test_two_candidates_are_told_apart_as_the_closed_form_says():
@@ -214,7 +214,7 @@ def test_two_candidates_are_told_apart_as_the_closed_form_says():
     inputs = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     for distance in (0.5, 1.0, 3.0):
         signals = torch.tensor([[0.0], [distance]], dtype=torch.float64)
-        error, named = attack_candidates(inputs, signals, draws=4000, rng=sp.rng(0))
+        error, named = _attack_candidates(inputs, signals, draws=4000, rng=sp.rng(0))
         y = np.linspace(-10, 14, 200_001)
         first, second = (
             np.exp(-((y - m) ** 2) / 2) / math.sqrt(2 * math.pi) for m in (0, distance)

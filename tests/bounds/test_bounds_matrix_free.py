@@ -16,7 +16,7 @@ from seepage.bounds import (
     information,
 )
 from seepage.bounds.information import Channel
-from seepage.bounds.inverse_trace import dense_trace, half_width
+from seepage.bounds.inverse_trace import _dense_trace, half_width
 from seepage.core.errors import InvalidValue
 from seepage.core.progress import listen
 from seepage.numerics.krylov import krylov, lanczos
@@ -111,7 +111,7 @@ def test_a_space_that_cannot_grow_ends_the_search():
 def test_the_interval_covers_the_trace():
     matrix = spread(torch.logspace(-1, 1, 80, dtype=torch.float64))
     about = Information(lambda x: torch.linalg.cholesky(matrix).T @ x, matrix[:1], std=1.0)
-    whole = dense_trace(about.dense(), examples=4)
+    whole = _dense_trace(about.dense(), examples=4)
     found = Inversion(held=0, probes=32)(about, 4, rng=sp.rng(0))
     assert bool(((found.value - whole.value).abs() < 2 * found.error).all())
     assert bool((found.error < 0.5 * found.value).all())

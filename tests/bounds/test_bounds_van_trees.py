@@ -10,7 +10,7 @@ from torch import nn
 import seepage as sp
 from seepage.bounds import CramerRao, VanTrees
 from seepage.bounds.bound import find_intervals
-from seepage.bounds.van_trees import draw_cosines
+from seepage.bounds.van_trees import _draw_cosines
 from seepage.core.errors import InvalidValue
 
 LINE = sp.domains.Signal((1, 4))
@@ -51,7 +51,7 @@ def test_the_prior_has_the_information_it_is_said_to_have():
 
 
 def test_draws_follow_the_prior():
-    drawn = draw_cosines(torch.full((40_000,), 0.3, dtype=torch.float64), rng=sp.rng(0)) / 0.3
+    drawn = _draw_cosines(torch.full((40_000,), 0.3, dtype=torch.float64), rng=sp.rng(0)) / 0.3
     expected = 1 / 3 - 2 / math.pi**2
     assert float(drawn.abs().max()) < 1
     assert float(drawn.mean()) == pytest.approx(0, abs=0.01)
@@ -87,7 +87,7 @@ def test_the_mean_of_the_posterior_does_not_beat_it(linear, std):
     half, rng = 0.25, np.random.default_rng(0)
     grid = np.linspace(-half, half, 801)
     prior = np.cos(np.pi * grid / (2 * half)) ** 2
-    truth = draw_cosines(torch.full((4_000,), half, dtype=torch.float64), rng=sp.rng(0)).numpy()
+    truth = _draw_cosines(torch.full((4_000,), half, dtype=torch.float64), rng=sp.rng(0)).numpy()
     seen = truth + std * rng.normal(size=truth.shape)
     likelihood = np.exp(-((seen[:, None] - grid) ** 2) / (2 * std**2)) * prior
     guess = (likelihood @ grid) / likelihood.sum(1)

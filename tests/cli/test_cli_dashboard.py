@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from seepage.audit import load_audit
 from seepage.cli import app
-from seepage.cli.dashboard_command import _find_begin, _make_handler, find_audits
+from seepage.cli.dashboard_command import _find_audits, _find_begin, _make_handler
 from seepage.core.errors import DataNotFound
 
 SPEC = """
@@ -78,7 +78,7 @@ def test_a_folder_without_audits_is_one_sentence(tmp_path):
 def test_links_are_not_followed(folder, tmp_path):
     (tmp_path / "link").symlink_to(folder / "audits")
     with pytest.raises(DataNotFound):
-        find_audits([tmp_path])
+        _find_audits([tmp_path])
 
 
 @pytest.fixture

@@ -28,11 +28,11 @@ def test_every_extra_of_the_project_is_known_to_the_doctor():
 
 
 def test_a_missing_part_comes_with_the_command_that_installs_it(monkeypatch):
-    monkeypatch.setattr(doctor, "find_version", lambda package: "")
+    monkeypatch.setattr(doctor, "_find_version", lambda package: "")
     said = " ".join(CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "200"}).output.split())
     assert install_hint("lpips") in said
     assert install_hint("lpips").startswith("pip install -e ")
-    assert doctor.find_version("no_such_package") == ""
+    assert doctor._find_version("no_such_package") == ""
 
 
 def test_a_broken_installation_ends_with_1(monkeypatch):

@@ -21,7 +21,7 @@ from seepage.audit import Pool, SpecSource, build_spec, load_audit
 from seepage.audit.captured_data import read_capture
 from seepage.audit.choices import Gate
 from seepage.cli import app
-from seepage.cli.options import SafeConsole
+from seepage.cli.options import _SafeConsole
 from seepage.cli.run_audit import AuditRequest
 from seepage.core.errors import InvalidValue
 from seepage.report import as_csv
@@ -253,7 +253,7 @@ def test_the_command_that_goes_on_is_quoted_and_keeps_the_options():
 
 def test_a_title_cannot_drive_the_terminal():
     text = io.StringIO()
-    console = SafeConsole(file=text, force_terminal=True, width=80)
+    console = _SafeConsole(file=text, force_terminal=True, width=80)
     hostile = "a\x1b[2J\x1b]0;own\x07\x9b31mb\r\u202ec\udcff"
     table = Table("x")
     table.add_row(hostile)

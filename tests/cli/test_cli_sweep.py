@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from seepage.audit import load_audit
 from seepage.cli import app
-from seepage.cli.sweep_command import DELTA, find_noise, read_values
+from seepage.cli.sweep_command import DELTA, _find_noise, read_values
 from seepage.core.errors import InvalidValue
 from seepage.defenses.clip import gaussian_epsilon
 
@@ -44,7 +44,7 @@ def test_epsilon_is_that_of_one_update_and_is_shown_beside(tmp_path):
     assert sweep(*knob, *FLAT, "--out", out).exit_code == 0
     assert [round(float(row["epsilon"]), 3) for row in rows(out)] == [1.0, 16.0]
     assert {row["accuracy"] for row in rows(out)} == {""}
-    assert gaussian_epsilon(noise_multiplier=find_noise(2.5), delta=DELTA) == pytest.approx(2.5)
+    assert gaussian_epsilon(noise_multiplier=_find_noise(2.5), delta=DELTA) == pytest.approx(2.5)
 
 
 def test_batch_sizes_are_swept_like_defenses(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.core.construct import serialise
+from seepage.core.construct import _serialise
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 
 
@@ -90,7 +90,7 @@ def test_a_chain_serialises_to_plain_data():
     import json
 
     defense = sp.chain(sp.ClipEach(1.0), sp.Mean(), sp.AddGaussian(0.1))
-    plain = json.loads(json.dumps(serialise(defense)))
+    plain = json.loads(json.dumps(_serialise(defense)))
     links = plain["arguments"]["links"]
     assert [link["name"] for link in links] == ["ClipEach", "Mean", "AddGaussian"]
     assert links[2]["arguments"]["std"] == 0.1

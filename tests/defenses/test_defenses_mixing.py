@@ -21,7 +21,7 @@ from seepage.attacks.lost_signs import (
     photograph_evidence,
 )
 from seepage.core import Mixing, PreparedBatch
-from seepage.core.construct import serialise
+from seepage.core.construct import _serialise
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.defenses.mixing import _draw_coefficients
 
@@ -332,7 +332,7 @@ def test_attacks_on_local_steps_keep_the_mixing_or_say_that_they_cannot(photos):
 
 def test_a_chain_of_every_kind_has_a_serial_form():
     mixed = sp.chain(sp.MixUp(4), sp.Soteria(0.5), sp.Prune(0.9), sp.SecureAggregation(2))
-    links = json.loads(json.dumps(serialise(mixed)))["arguments"]["links"]
+    links = json.loads(json.dumps(_serialise(mixed)))["arguments"]["links"]
     assert [link["name"] for link in links] == [
         "MixUp",
         "Soteria",

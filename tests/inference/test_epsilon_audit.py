@@ -13,10 +13,10 @@ from seepage.core.errors import InvalidValue
 from seepage.defenses import gaussian_epsilon
 from seepage.inference import PrivateSteps, audit_one_run
 from seepage.inference.epsilon_bounds import (
+    _one_run_tail,
     bound_from_one_run,
     bound_from_trials,
     bound_gaussian_from_trials,
-    one_run_tail,
 )
 
 
@@ -34,7 +34,7 @@ def test_the_tail_is_that_of_the_theorem():
             for i in range(1, right + 1)
         )
         expected = binom.sf(right - 1, guesses, share) + 2 * canaries * delta * worst
-        found = one_run_tail(canaries, guesses, right, epsilon, delta)
+        found = _one_run_tail(canaries, guesses, right, epsilon, delta)
         assert found == pytest.approx(min(1.0, expected))
 
 

@@ -26,7 +26,7 @@ from seepage.report import (
     summarise,
 )
 from seepage.report.headroom import read_headroom
-from seepage.report.tables import tabulate_bounds
+from seepage.report.tables import _tabulate_bounds
 from seepage.report.words import defense_words
 
 THREAT = Component.of(sp.Threat(knows_labels=True, batchnorm="running"))
@@ -275,7 +275,7 @@ def test_bounds_are_no_attacks(tmp_path):
     assert missing(audit(tmp_path, attacks, bounds)) is None
     broken = audit(tmp_path, attacks, [bound(error="it broke", values=())])
     assert missing(broken) == "Not complete: 1 case failed."
-    assert tabulate_bounds(found(attacks, broken.bounds))[0][-1] == "says nothing"
+    assert _tabulate_bounds(found(attacks, broken.bounds))[0][-1] == "says nothing"
 
 
 def test_an_audit_without_bounds_has_no_such_section(tmp_path):

@@ -26,8 +26,8 @@ from seepage.report.dossier import (
     DossierFinding,
     Source,
     Status,
-    check_dossier,
-    find_digest,
+    _check_dossier,
+    _find_digest,
     make_dossier,
 )
 from seepage.report.dossier_sources import read_source
@@ -141,10 +141,10 @@ def test_the_digest_is_of_a_form_that_anybody_can_compute():
     content = {k: v for k, v in json.loads(json.dumps(made)).items() if k != "digest"}
     plain = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     assert hashlib.sha256(plain.encode()).hexdigest() == made["digest"]
-    assert check_dossier(made, "it") is made
+    assert _check_dossier(made, "it") is made
     altered = json.loads(json.dumps(made).replace("4 of 4", "0 of 4"))
     with pytest.raises(UnreadableFile, match="was altered"):
-        check_dossier(altered, "it")
+        _check_dossier(altered, "it")
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_the_digest_is_of_a_form_that_anybody_can_compute():
 )  # fmt: skip
 def test_what_is_no_dossier_is_refused(wrong, words):
     if isinstance(wrong, dict) and "tests" in wrong:
-        wrong = {**wrong, "digest": find_digest(wrong)}
+        wrong = {**wrong, "digest": _find_digest(wrong)}
     with pytest.raises(UnreadableFile, match=words):
-        check_dossier(wrong, "it")
+        _check_dossier(wrong, "it")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_file_whose_name_is_no_text_has_a_dossier(tmp_path):
         pytest.skip("this file system takes only names that are text")
     made = make(read_source(path))
     assert [one["name"] for one in made["sources"]] == ["caf\N{REPLACEMENT CHARACTER}.json"]
-    assert check_dossier(made, "made") == made
+    assert _check_dossier(made, "made") == made
 
 
 def test_members_who_are_not_found_resist_only_a_test_that_is_able(tmp_path):

@@ -11,7 +11,7 @@ from seepage.bounds import BOUNDS, CandidateError, IdentificationLimit
 from seepage.core.construct import Component
 from seepage.defenses.chain import Chain
 from seepage.report import attempts, headrooms, read_headroom, silences, verdict
-from seepage.report.limits import find_beaten, find_limit, tell_limits
+from seepage.report.limits import _find_limit, find_beaten, tell_limits
 from seepage.report.words import read_dp_sgd
 from seepage.scoring.identification import Identification
 
@@ -87,12 +87,12 @@ def test_the_verdict_tells_the_limit_where_there_is_one():
 
 
 def test_a_limit_asks_for_one_gradient_and_nothing_beside_it():
-    assert find_limit(record(STRONG), 99) is not None
-    assert find_limit(record(STRONG, local=Component("FedAvg", {"lr": 0.1})), 99) is None
+    assert _find_limit(record(STRONG), 99) is not None
+    assert _find_limit(record(STRONG, local=Component("FedAvg", {"lr": 0.1})), 99) is None
     told = Component("Threat", {"batchnorm": "exact"})
-    assert find_limit(record(STRONG, threat=told), 99) is None
+    assert _find_limit(record(STRONG, threat=told), 99) is None
     silent = sp.dp_sgd(max_norm=1.0, noise_multiplier=0.0, batch_size=8)
-    assert find_limit(record(silent), 99) is None
+    assert _find_limit(record(silent), 99) is None
 
 
 def test_an_attack_that_beats_the_limit_raises_an_alarm():
@@ -137,7 +137,7 @@ def test_the_limit_behind_any_sound_order_is_that_of_its_noise(name):
     expected = stats.norm.cdf(stats.norm.ppf(0.01) + 0.5)
     assert found.value.tolist() == pytest.approx([expected] * 2)
     assert (found.side, found.metric, found.remark) == ("upper", "identified", "")
-    told = find_limit(record(defense, places=(HIDDEN,) * 2), 99)
+    told = _find_limit(record(defense, places=(HIDDEN,) * 2), 99)
     assert told is not None
     assert told.chance == pytest.approx(expected)
 
@@ -153,7 +153,7 @@ def test_the_limit_holds_for_clients_that_average_over_their_part_of_a_batch(ove
     best = stats.norm.cdf(stats.norm.ppf(0.01) + moved / 2 / spread)
     found = bound(defense, size=8)
     assert best <= float(found.value.min())
-    told = find_limit(record(defense), 99)
+    told = _find_limit(record(defense), 99)
     assert told is not None
     assert told.chance == pytest.approx(float(found.value.min()))
 
@@ -172,13 +172,13 @@ def test_without_clipping_before_the_noise_there_is_no_limit_and_it_says_so(name
     assert found.vacuous
     assert found.value.tolist() == [1.0, 1.0]
     assert "nothing bounds how far one person can move the update" in found.remark
-    assert find_limit(record(UNSOUND[name]), 99) is None
+    assert _find_limit(record(UNSOUND[name]), 99) is None
 
 
 def test_clipping_a_whole_update_limits_several_steps_too_and_dp_sgd_does_not():
     steps = sp.FedAvg(lr=0.1, steps=2)
     assert not bound(CLIPPED["whole update"], steps).vacuous
-    assert find_limit(record(CLIPPED["each of two"], local=Component("FedAvg")), 99) is None
+    assert _find_limit(record(CLIPPED["each of two"], local=Component("FedAvg")), 99) is None
 
 
 def test_the_best_attack_on_clipped_updates_stays_below_the_limit():

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from seepage.core import Paired, rng
 from seepage.core.errors import MissingExtra, NotApplicable, UnreadableFile
 from seepage.scoring import LPIPS, applicable
-from seepage.scoring.lpips import FILE, find_weights, load_weights
+from seepage.scoring.lpips import FILE, _find_weights, load_weights
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def real_weights(monkeypatch):
     monkeypatch.chdir(ROOT)
-    if find_weights() is None:
+    if _find_weights() is None:
         pytest.skip(f"{FILE} is not here; set SEEPAGE_LPIPS or SEEPAGE_DATA")
 
 
@@ -136,13 +136,13 @@ def test_weights_are_looked_for_in_the_data_folder_then_beside_the_repository(
 ):
     beside = tmp_path / "shared" / "data" / "weights" / FILE
     named = tmp_path / "elsewhere" / "weights" / FILE
-    assert find_weights() is None
+    assert _find_weights() is None
     for place in (beside, named):
         place.parent.mkdir(parents=True)
         place.touch()
-    assert find_weights() == beside.resolve()
+    assert _find_weights() == beside.resolve()
     monkeypatch.setenv("SEEPAGE_DATA", str(tmp_path / "elsewhere"))
-    assert find_weights() == named.resolve()
+    assert _find_weights() == named.resolve()
 
 
 def test_weights_are_read_once(made_up_weights):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from seepage.core import Batch, Metric, Paired, Reconstruction, rng
-from seepage.core.construct import serialise
+from seepage.core.construct import _serialise
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.scoring import (
     L1,
@@ -196,11 +196,11 @@ def test_every_metric_is_in_the_catalogue_under_its_own_name():
 
 def test_a_metric_is_a_value_with_a_serial_form():
     assert ExactMatch() == ExactMatch(tolerance=0.5 / 255)
-    assert serialise(ExactMatch(tolerance=0.1)) == {
+    assert _serialise(ExactMatch(tolerance=0.1)) == {
         "name": "ExactMatch",
         "arguments": {"tolerance": 0.1},
     }
-    assert serialise(PSNR()) == {"name": "PSNR", "arguments": {}}
+    assert _serialise(PSNR()) == {"name": "PSNR", "arguments": {}}
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (-2.5, 0.5), (3.0, 7.0)])

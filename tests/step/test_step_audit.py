@@ -20,7 +20,7 @@ from seepage.core.progress import listen
 from seepage.report import Level
 from seepage.step.step_attacks import FindRange, list_attacks
 from seepage.step.step_inputs import list_ranges
-from seepage.step.step_loss import unreduce_loss
+from seepage.step.step_loss import _unreduce_loss
 
 CHEAP = {"seconds": 600.0, "steps": 15}
 
@@ -531,7 +531,7 @@ def test_inside_no_grad_the_audit_is_the_same(photo):
 )
 def test_a_loss_is_taken_apart_as_it_was_put_together(loss, reduction):
     outputs, labels = numbers(4, 3), torch.tensor([0, 1, 2, 2])
-    unreduced, found = unreduce_loss(loss, outputs, labels)
+    unreduced, found = _unreduce_loss(loss, outputs, labels)
     assert found == reduction
     smoothing = getattr(loss, "label_smoothing", 0.0)
     expected = functional.cross_entropy(

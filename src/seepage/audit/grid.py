@@ -36,7 +36,7 @@ Name = str | Component
 Adversary = tuple[Threat, Name, Attack]
 
 
-def list_adversaries(
+def _list_adversaries(
     threats: Sequence[Threat],
     attacks: Mapping[str, Attack] | Mapping[Component, Attack],
     client: Client,
@@ -177,7 +177,7 @@ class Audit:
                 *(name, target, seed, self.metrics),
             )
             for task, client in product(self.tasks, clients)
-            for threat, name, attack in list_adversaries(self.threats, self.attacks, client)
+            for threat, name, attack in _list_adversaries(self.threats, self.attacks, client)
             for target, seed in product(targets, self.seeds)
         ]
         # Once for each mode in which a client runs a network.
@@ -217,7 +217,7 @@ class Audit:
             others = tuple(group[:NEGATIVES])
             for task, client in product(self.tasks, every):
                 shown = canaries[:1] if client.chain.links else canaries
-                for threat, name, attack in list_adversaries(self.threats, self.attacks, client):
+                for threat, name, attack in _list_adversaries(self.threats, self.attacks, client):
                     given = _give_public(attack, group[0], public)
                     cases = [
                         Case(task, client, threat, given, name, who, self.seeds[0], self.metrics)

@@ -176,13 +176,13 @@ class CandidateError(LowerBound):
             rows = torch.cat([batch.inputs[:example], one[None], batch.inputs[example + 1 :]])
             signal = seen.share(task, Batch(rows, batch.labels), rng=rng.fork("client"))
             signals.append(signal.double() / seen.std)
-        error, named = attack_candidates(
+        error, named = _attack_candidates(
             inputs.double(), torch.stack(signals), draws=self.draws, rng=rng.fork("noise")
         )
         return len(inputs), error, named
 
 
-def attack_candidates(
+def _attack_candidates(
     inputs: Tensor, signals: Tensor, *, draws: int, rng: Rng
 ) -> tuple[float, float]:
     """Find the RMSE of the best attack on candidates, and how often it names the right one.

@@ -93,7 +93,7 @@ class Inversion:
     def __call__(self, about: Information, examples: int, *, rng: Rng) -> InverseTrace:
         """Compute or estimate the trace of each example's block of the inverse."""
         if self.fits(about):
-            return dense_trace(about.dense(), examples)
+            return _dense_trace(about.dense(), examples)
         if about.equations < about.unknowns and not bool(torch.as_tensor(about.prior).any()):
             raise NotApplicable(
                 f"the update has {about.equations} entries for {about.unknowns} unknowns, which it "
@@ -126,11 +126,11 @@ def half_width(drawn: Tensor) -> Tensor:
     return drawn.std(0) * (float(t.ppf((1 + COVERED) / 2, rows - 1)) / math.sqrt(rows))
 
 
-def dense_trace(matrix: Tensor, examples: int) -> InverseTrace:
+def _dense_trace(matrix: Tensor, examples: int) -> InverseTrace:
     """Compute the trace of each block of the pseudo-inverse from all eigenvalues.
 
     Example:
-        >>> dense_trace(torch.diag(torch.tensor([2.0, 4.0, 1.0, 0.0])), examples=2).value
+        >>> _dense_trace(torch.diag(torch.tensor([2.0, 4.0, 1.0, 0.0])), examples=2).value
         tensor([0.7500, 1.0000])
     """
     values, vectors = torch.linalg.eigh(matrix)

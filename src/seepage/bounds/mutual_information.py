@@ -91,8 +91,8 @@ class MutualInformation(LowerBound):
         found, errors = list[tuple[float, float]](), list[float]()
         for i in range(len(batch)):
             draw_signal = self._sampler(seen, task, batch, i, centre[i], half[i], rng.fork(i))
-            found.append(bound_capacity(draw_signal, draws=self.draws))
-            errors.append(math.sqrt(remaining_error(found[-1][0], widths=2 * half[i])))
+            found.append(_bound_capacity(draw_signal, draws=self.draws))
+            errors.append(math.sqrt(_remaining_error(found[-1][0], widths=2 * half[i])))
         most, doubt = (max(values) / math.log(2) for values in zip(*found, strict=True))
         return bound_below(
             torch.tensor(errors, dtype=torch.float64, device="cpu"),
@@ -126,7 +126,9 @@ class MutualInformation(LowerBound):
         return draw_signal
 
 
-def bound_capacity(draw_signal: Callable[[str, int], Tensor], *, draws: int) -> tuple[float, float]:
+def _bound_capacity(
+    draw_signal: Callable[[str, int], Tensor], *, draws: int
+) -> tuple[float, float]:
     """Bound 1/2 log det(1 + Sigma) from above, Sigma the covariance of a random signal.
 
         log det M <= log det A + tr(A^-1 M) - P   for every A
@@ -173,7 +175,7 @@ def _find_directions(rows: Tensor) -> Tensor:
     return directions
 
 
-def remaining_error(nats: float, *, widths: Tensor) -> float:
+def _remaining_error(nats: float, *, widths: Tensor) -> float:
     """Bound the mean squared error of independent uniform entries after `nats` of information.
 
     The larger of two bounds that hold however the information is spread over the entries.
@@ -183,7 +185,7 @@ def remaining_error(nats: float, *, widths: Tensor) -> float:
         widths: Width of the interval of each entry.
 
     Example:
-        >>> remaining_error(0.0, widths=torch.ones(5)) == 1 / 12
+        >>> _remaining_error(0.0, widths=torch.ones(5)) == 1 / 12
         True
     """
     squares = widths.double().square().flatten()

@@ -102,7 +102,7 @@ class VanTrees(LowerBound):
         prior = (math.pi / half.flatten()).square()
 
         def average(*numbers: int) -> Information:
-            draws = [draw_cosines(half, rng=rng.fork("point", k)) for k in numbers]
+            draws = [_draw_cosines(half, rng=rng.fork("point", k)) for k in numbers]
             points = torch.stack([centre + draw for draw in draws])
             return replace(information(seen, task, batch, points), prior=prior)
 
@@ -162,7 +162,7 @@ class VanTrees(LowerBound):
         return trace, max(doubts)
 
 
-def draw_cosines(half: Tensor, *, rng: Rng) -> Tensor:
+def _draw_cosines(half: Tensor, *, rng: Rng) -> Tensor:
     """Draw t with density cos^2(pi t / 2h) / h on |t| < h, for every h.
 
     The distribution function (u + 1) / 2 + sin(pi u) / 2 pi of u = t / h is inverted by bisection.

@@ -26,7 +26,7 @@ _DEEPEST, _MOST = 3, 200
 _LOCAL = "127.0.0.1"
 
 
-def find_audits(folders: Sequence[Path]) -> list[Path]:
+def _find_audits(folders: Sequence[Path]) -> list[Path]:
     """Find audits in folders and in folders below them; links are not followed.
 
     Raises:
@@ -59,7 +59,7 @@ def _make_dashboard(folders: Sequence[Path], link: Callable[[int, Path], str]) -
         link: The address of the report of an audit, by its place in the list and its folder.
     """
     audits, unread = list[DashboardAudit](), dict[str, str]()
-    for number, path in enumerate(find_audits(folders)):
+    for number, path in enumerate(_find_audits(folders)):
         try:
             result = load_audit(path)
         except SeepageError as error:
@@ -94,7 +94,7 @@ def write_dashboard(folders: Sequence[Path], out: Path | None, console: Console)
 
 def serve_dashboard(folders: Sequence[Path], port: int, console: Console) -> None:
     """Serve the page, made anew at every visit, to this machine until it is interrupted."""
-    find_audits(folders)
+    _find_audits(folders)
     try:
         server = ThreadingHTTPServer((_LOCAL, port), _make_handler(folders))
     except OSError as error:
@@ -143,7 +143,7 @@ def _read_page(folders: Sequence[Path], address: str) -> bytes | None:
     """The page at an address: the dashboard, or the report of an audit by its number."""
     if address == "/":
         return _make_dashboard(folders, lambda number, _: f"/{number}")[0].encode()
-    audits = find_audits(folders)
+    audits = _find_audits(folders)
     number = address.removeprefix("/")
     if not number.isdecimal() or int(number) >= len(audits):
         return None

@@ -58,16 +58,16 @@ def diagnose(console: Console) -> int:
     for column in ("package", "version, or how to install", "for"):
         table.add_column(column, no_wrap=column == "package")
     for package, (extra, purpose) in _EXTRAS.items():
-        found = find_version(package)
+        found = _find_version(package)
         here = Text(found, style="green") if found else Text(install_hint(extra), style="yellow")
         table.add_row(Text(package), here, purpose)
     console.print(table)
-    papers = find_version("seepage_papers")
+    papers = _find_version("seepage_papers")
     print_line(console, f"seepage reproduce and leaderboard: {papers or 'not installed'}")
     return WELL if works else ILL
 
 
-def find_version(package: str) -> str:
+def _find_version(package: str) -> str:
     """The version of an importable package; empty if it is missing. Nothing is imported."""
     if find_spec(package) is None:
         return ""

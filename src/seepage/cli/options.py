@@ -69,7 +69,7 @@ def _make_printable(text: str) -> str:
     return _UNSAFE.sub("?", text)
 
 
-class SafeConsole(Console):
+class _SafeConsole(Console):
     """A console that prints text from specs, records and files as text only."""
 
     def render(
@@ -83,7 +83,7 @@ class SafeConsole(Console):
 def make_console(*, stderr: bool = False) -> Console:
     """A console for the output, or for messages, of a command."""
     # Names in files and paths may look like the code of an emoji, such as `a:b:c`.
-    return SafeConsole(stderr=stderr, emoji=False)
+    return _SafeConsole(stderr=stderr, emoji=False)
 
 
 def use_key(path: Path | None) -> None:

@@ -61,7 +61,7 @@ class Sweep:
             return [{"name": "AddGaussian", "std": value}] if value else []
         if self.knob == "prune":
             return [{"name": "Prune", "ratio": value}] if value else []
-        sigma = find_noise(value)
+        sigma = _find_noise(value)
         size = self.base.batch_sizes[0]
         options = {"max_norm": self.clip, "noise_multiplier": sigma, "batch_size": size}
         return [{"name": "dp_sgd", **options}]
@@ -90,12 +90,12 @@ def read_values(knob: str, written: str) -> tuple[float, ...]:
     return values
 
 
-def find_noise(epsilon: float) -> float:
+def _find_noise(epsilon: float) -> float:
     """The noise multiplier at which one update is (epsilon, 1e-5)-DP.
 
     Example:
         >>> from seepage.defenses.clip import gaussian_epsilon
-        >>> round(gaussian_epsilon(noise_multiplier=find_noise(4.0), delta=1e-5), 3)
+        >>> round(gaussian_epsilon(noise_multiplier=_find_noise(4.0), delta=1e-5), 3)
         4.0
     """
     low, high = 1e-3, 1e6

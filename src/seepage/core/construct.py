@@ -116,21 +116,21 @@ def write_call(name: str, options: Mapping[str, object]) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in options.items())})"
 
 
-def serialise(value: Any) -> Any:  # noqa: ANN401
+def _serialise(value: Any) -> Any:  # noqa: ANN401
     """Turn a frozen dataclass into plain data that JSON and TOML can hold.
 
     Example:
         >>> from seepage.core.reconstruction import Certificate
-        >>> serialise(Certificate(residual=0.5))["arguments"]["residual"]
+        >>> _serialise(Certificate(residual=0.5))["arguments"]["residual"]
         0.5
     """
     if is_dataclass(value) and not isinstance(value, type):
-        arguments = {f.name: serialise(getattr(value, f.name)) for f in fields(value) if f.init}
+        arguments = {f.name: _serialise(getattr(value, f.name)) for f in fields(value) if f.init}
         return {"name": type(value).__name__, "arguments": arguments}
     if isinstance(value, tuple | list):
-        return [serialise(item) for item in value]
+        return [_serialise(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): serialise(item) for key, item in value.items()}
+        return {str(key): _serialise(item) for key, item in value.items()}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return stable_repr(value)
@@ -171,7 +171,7 @@ class Component:
         """Describe an object: a dataclass by its fields, a name as it is, others by their repr."""
         if isinstance(value, Component):
             return value
-        plain = serialise(value)
+        plain = _serialise(value)
         return cls(**plain) if isinstance(plain, dict) else cls(str(plain))
 
 

@@ -148,15 +148,15 @@ def bound_from_one_run(scores: Tensor, is_in: Tensor, *, delta: float, error: fl
         Steinke et al., 2023 (steinke2023privacy)
     """
     return _largest_rejected(
-        scores, is_in, error, lambda r, v, eps: one_run_tail(len(is_in), r, v, eps, delta)
+        scores, is_in, error, lambda r, v, eps: _one_run_tail(len(is_in), r, v, eps, delta)
     )
 
 
-def one_run_tail(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+def _one_run_tail(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
     """Bound the probability that so many guesses are right under (epsilon, delta)-privacy.
 
     Example:
-        >>> one_run_tail(10, 10, 10, 0.0, 0.0) == 2.0**-10
+        >>> _one_run_tail(10, 10, 10, 0.0, 0.0) == 2.0**-10
         True
     """
     from scipy.stats import binom

@@ -186,7 +186,7 @@ def make_dossier(
         "alarms": [alarm for source in sources for alarm in source.alarms],
         "changes": None if against is None else _compare(against, tests),
     }
-    return {**dossier, "digest": find_digest(dossier)}
+    return {**dossier, "digest": _find_digest(dossier)}
 
 
 def _describe_test(
@@ -224,13 +224,13 @@ def _headline(tests: Sequence[Mapping[str, Any]]) -> str:
     return f"Of {len(tests)} tests, {list_words(said)}"
 
 
-def find_digest(dossier: Mapping[str, Any]) -> str:
+def _find_digest(dossier: Mapping[str, Any]) -> str:
     """SHA-256 of the dossier without its digest, in a form that does not depend on the writer.
 
     The canonical form is JSON in UTF-8 with sorted keys and no spaces.
 
     Example:
-        >>> find_digest({"b": 1, "a": 2}) == find_digest({"a": 2, "b": 1, "digest": "any"})
+        >>> _find_digest({"b": 1, "a": 2}) == _find_digest({"a": 2, "b": 1, "digest": "any"})
         True
     """
     content = {key: value for key, value in dossier.items() if key != "digest"}
@@ -256,10 +256,10 @@ def read_json(path: Path, expected: str) -> tuple[Any, str]:
 def read_dossier(path: Path) -> Mapping[str, Any]:
     """Read the JSON of a dossier, and check its digest."""
     found, _ = read_json(path, "the dossier.json that seepage dossier wrote")
-    return check_dossier(found, str(path))
+    return _check_dossier(found, str(path))
 
 
-def check_dossier(dossier: Any, name: str) -> Mapping[str, Any]:  # noqa: ANN401
+def _check_dossier(dossier: Any, name: str) -> Mapping[str, Any]:  # noqa: ANN401
     """Return what a file holds; raise `UnreadableFile` unless it is a dossier, unaltered."""
     if not isinstance(dossier, dict) or dossier.get("kind") != KIND:
         raise UnreadableFile(f"expected a dossier in {name!r}, got another file")
@@ -268,7 +268,7 @@ def check_dossier(dossier: Any, name: str) -> Mapping[str, Any]:  # noqa: ANN401
             f"expected a dossier in format {FORMAT} in {name!r}, got "
             f"{str(dossier.get('format'))[:20]!r}; use the version of seepage that wrote it"
         )
-    if dossier.get("digest") != find_digest(dossier):
+    if dossier.get("digest") != _find_digest(dossier):
         raise UnreadableFile(
             f"{name!r} was altered after it was written: its digest does not fit; use the original"
         )

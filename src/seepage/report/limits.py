@@ -33,7 +33,7 @@ class _Limit:
     chance: float
 
 
-def find_limit(record: Record, strangers: int) -> _Limit | None:
+def _find_limit(record: Record, strangers: int) -> _Limit | None:
     """The limit that the client of a case promises; None if it promises none.
 
     Beside the update, the client must share nothing that was computed from the batch.
@@ -80,7 +80,7 @@ def tell_limits(tried: Sequence[Attempt]) -> list[str]:
         place, setup = attempt.identification, Setup.of(attempt.record)
         if place is None or not place.fair:
             continue
-        limit = find_limit(attempt.record, place.strangers)
+        limit = _find_limit(attempt.record, place.strangers)
         if limit is not None and limit.chance > found.get(setup, limit).chance - 1e-12:
             found[setup] = limit
         elif limit is None and noises & {link.name for link in attempt.record.defense}:
@@ -110,7 +110,7 @@ def tell_ceiling(people: Mapping[Victim, Attempt]) -> str:
     places = [(a, a.identification) for a in people.values()]
     if any(a.level.identified or place is None or not place.fair for a, place in places):
         return ""
-    limits = [find_limit(a.record, place.strangers) for a, place in places if place is not None]
+    limits = [_find_limit(a.record, place.strangers) for a, place in places if place is not None]
     chances = [1.0 if limit is None else limit.chance for limit in limits]
     if not chances or max(chances) > _REASSURING:
         return ""
@@ -122,7 +122,7 @@ def find_beaten(tried: Sequence[Attempt]) -> list[str]:
     groups: dict[tuple[Component, Setup, str, int], list[tuple[bool, float]]] = {}
     for attempt in tried:
         record, place = attempt.record, attempt.identification
-        limit = None if place is None or not place.fair else find_limit(record, place.strangers)
+        limit = None if place is None or not place.fair else _find_limit(record, place.strangers)
         if place is not None and limit is not None:
             key = record.attack, Setup.of(record), record.model, record.seed
             groups.setdefault(key, []).append((place.singled_out, limit.chance))

@@ -47,7 +47,7 @@ def bound_table(found: Sequence[Headroom]) -> Table:
             overflow="fold",
             max_width=8 if numeric else None,
         )
-    rows = tabulate_bounds([headroom for headroom in found if headroom.speaks or headroom.odds])
+    rows = _tabulate_bounds([headroom for headroom in found if headroom.speaks or headroom.odds])
     networks = short_names(row[0] for row in rows)
     for network, *row in rows:
         style = "bold red" if row[-1].startswith("BEATEN") else ""
@@ -55,7 +55,7 @@ def bound_table(found: Sequence[Headroom]) -> Table:
     return table
 
 
-def tabulate_bounds(found: Sequence[Headroom]) -> list[list[str]]:
+def _tabulate_bounds(found: Sequence[Headroom]) -> list[list[str]]:
     """One row per scene and bound, as text under `COLUMNS`."""
     short = short_names(headroom.bound for headroom in found)
     labels = label_setups(headroom.scene.setup for headroom in found)
@@ -132,7 +132,7 @@ def audit_markdown(audit: AuditResult) -> str:
     bounds = headrooms(attempts(audit.records), audit.bounds)
     if not bounds:
         return text
-    table = markdown_table(list(COLUMNS), tabulate_bounds(bounds))
+    table = markdown_table(list(COLUMNS), _tabulate_bounds(bounds))
     reasons = [line for reason in silences(bounds) for line in ("", markdown_words(reason))]
     return text + "\n".join(["", "## What theory allows", "", *table, *reasons]) + "\n"
 

@@ -25,7 +25,7 @@ _NEEDED = frozenset(
 )
 
 
-def find_weights() -> Path | None:
+def _find_weights() -> Path | None:
     """The weights file, or None.
 
     Looked for in this order: the file the environment variable SEEPAGE_LPIPS names (and then
@@ -43,7 +43,7 @@ def find_weights() -> Path | None:
 
 def _require_weights() -> Path:
     """The weights file, or `MissingExtra` with what to do."""
-    found = find_weights()
+    found = _find_weights()
     if found is None:
         named = os.environ.get("SEEPAGE_LPIPS")
         came = f"SEEPAGE_LPIPS names {named!r}, which is no file" if named else "it was not found"

@@ -210,7 +210,7 @@ def read_loss(
         require_alike(loss, outputs, labels)
         if not labels.is_floating_point() and labels.ndim > 1:
             return _read_place_loss(loss, outputs, labels)
-        unreduced, reduction = unreduce_loss(_take_logits(loss, outputs), outputs, labels)
+        unreduced, reduction = _unreduce_loss(_take_logits(loss, outputs), outputs, labels)
         shape = tuple(labels.shape[1:]) if labels.is_floating_point() else None
         shape = None if _reads_classes(loss, outputs) else shape
         return _StepLoss(unreduced, reduction, labels, shape, own=loss)
@@ -221,7 +221,7 @@ def _read_packed_loss(loss: AnyLoss, outputs: Tensor, targets: Sequence[Tensor])
     """Read a loss whose targets can be simulated for an adversary who knows them."""
     packing = _PackedTargets.of(targets)
     packed, own = packing.pack(targets).to(outputs), _OfParts(loss, packing)
-    return _StepLoss(*unreduce_loss(own, outputs, packed), packed, own=own)
+    return _StepLoss(*_unreduce_loss(own, outputs, packed), packed, own=own)
 
 
 def _read_loss_of_inputs(loss: AnyLoss, outputs: Tensor, inputs: Tensor) -> _StepLoss:
@@ -230,7 +230,7 @@ def _read_loss_of_inputs(loss: AnyLoss, outputs: Tensor, inputs: Tensor) -> _Ste
     both = LossOfInputs(loss, tuple(outputs.shape[1:]), tuple(inputs.shape[1:]))
     joined = torch.cat([outputs.flatten(1), inputs.to(outputs).flatten(1)], dim=1)
     nothing = outputs.new_zeros(len(outputs), 0)
-    unreduced, reduction = unreduce_loss(both, joined, nothing)
+    unreduced, reduction = _unreduce_loss(both, joined, nothing)
     return _StepLoss(unreduced, reduction, nothing, (0,), joined=True, own=loss)
 
 
@@ -271,7 +271,7 @@ def _read_place_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> _StepLos
         with suppress(InvalidValue, RuntimeError):
             value, same = (_call_loss(loss, outputs, t)[1] for t in (labels, shares))
             if torch.allclose(value, same, rtol=_CLOSE):
-                unreduced = unreduce_loss(loss, outputs, shares)
+                unreduced = _unreduce_loss(loss, outputs, shares)
                 return _StepLoss(*unreduced, shares, tuple(shares.shape[1:]), own=_OfPlaces(loss))
     return _read_packed_loss(loss, outputs, [labels])
 
@@ -289,7 +289,7 @@ def _reads_classes(loss: AnyLoss, outputs: Tensor) -> bool:
     return bool(value[1].isfinite().all())
 
 
-def unreduce_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[Loss, Reduction]:
+def _unreduce_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[Loss, Reduction]:
     """Return the loss with its value for each example, and how it was reduced.
 
     Args:
@@ -299,7 +299,7 @@ def unreduce_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[Loss,
 
     Example:
         >>> outputs, labels = torch.eye(3), torch.tensor([0, 1, 1])
-        >>> unreduce_loss(nn.CrossEntropyLoss(reduction="sum"), outputs, labels)
+        >>> _unreduce_loss(nn.CrossEntropyLoss(reduction="sum"), outputs, labels)
         (Unreduced(loss=CrossEntropyLoss(), summed=True), 'sum')
     """
     with torch.enable_grad():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seepage.search.fast.row_layers import batchnorm_train
+from seepage.search.fast.row_layers import _batchnorm_train
 
 EPS = 1e-2
 
@@ -31,7 +31,7 @@ def differentiated(method, size):
 
 @pytest.mark.parametrize("size", [(2, 3, 4, 5, 5), (1, 2, 3, 4), (3, 5, 2)])
 def test_it_is_what_autograd_makes_of_batch_norm(size):
-    ours, theirs = differentiated(batchnorm_train, size), differentiated(by_autograd, size)
+    ours, theirs = differentiated(_batchnorm_train, size), differentiated(by_autograd, size)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-9)
 
@@ -63,7 +63,7 @@ def test_given_statistics_are_constants_of_the_candidate_and_the_clients_own_on_
 
     def first(x):
         leaves = [x, scale.clone().requires_grad_(), shift.clone().requires_grad_()]
-        outputs = batchnorm_train(*leaves, EPS, (mean, variance))
+        outputs = _batchnorm_train(*leaves, EPS, (mean, variance))
         loss = (outputs**3 * factors).sum()
         return outputs, *torch.autograd.grad(loss, leaves, create_graph=True)
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.domains import Image, Signal
-from seepage.search.fast.double_backward import Convolution, KnownStatistics, use_double_backward
+from seepage.search.fast.double_backward import Convolution, _KnownStatistics, use_double_backward
 from seepage.threats import Simulation
 
 
@@ -56,9 +56,9 @@ def test_updates_and_their_slopes_are_those_of_torch(name, model, domain, client
 def test_layers_are_exchanged_where_the_form_is_known():
     task = sp.zoo.convnet(width=2)
     kinds = [type(m) for m in use_double_backward(task).model.modules()]
-    assert kinds.count(Convolution) == kinds.count(KnownStatistics) == 8
+    assert kinds.count(Convolution) == kinds.count(_KnownStatistics) == 8
     assert use_double_backward(task).parameters.keys() == task.parameters.keys()
     circular = use_double_backward(sp.zoo.convnet(width=2, padding="circular")).model
     assert not any(isinstance(m, Convolution) for m in circular.modules())
     by_batch = use_double_backward(task.in_mode("train")).model
-    assert not any(isinstance(m, KnownStatistics) for m in by_batch.modules())
+    assert not any(isinstance(m, _KnownStatistics) for m in by_batch.modules())

@@ -37,7 +37,7 @@ def _cheaper_layer(module: nn.Module, task: Task) -> nn.Module | None:
         return Convolution(layer) if plain else None
     known = task.mode == "eval" and getattr(module, "running_mean", None) is not None
     if isinstance(module, nn.modules.batchnorm._BatchNorm) and known and module.affine:
-        return KnownStatistics(module)
+        return _KnownStatistics(module)
     return None
 
 
@@ -55,7 +55,7 @@ class Convolution(Replacement):
         return outputs if self.bias is None else outputs + _per_channel(self.bias, outputs)
 
 
-class KnownStatistics(Replacement):
+class _KnownStatistics(Replacement):
     """Batch normalisation by running statistics: a scale and a shift of every channel."""
 
     bias: Tensor

@@ -113,7 +113,7 @@ class _AffineBackward(torch.autograd.Function):
         return to_slopes, to_inputs, None, None, None
 
 
-def batchnorm_train(
+def _batchnorm_train(
     inputs: Tensor,
     weight: Tensor,
     bias: Tensor,
@@ -325,7 +325,7 @@ class RowBatchNorm(Replacement):
             restarts = len(self.weight) // len(self.given[0])
             mean, variance = (t.repeat_interleave(restarts, 0) for t in self.given)
             given = mean, variance
-        return batchnorm_train(split, self.weight, self.bias, self.eps, given).flatten(0, 1)
+        return _batchnorm_train(split, self.weight, self.bias, self.eps, given).flatten(0, 1)
 
 
 class _RowGroupNorm(Replacement):
