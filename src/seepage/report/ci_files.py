@@ -10,9 +10,8 @@ from xml.etree import ElementTree
 
 from seepage.audit.record import Record
 from seepage.core.construct import Component
-from seepage.core.grouping import group_by
-from seepage.report.leak import Attempt, attempts, strongest
-from seepage.report.summary import GROUPED_BY
+from seepage.report.leak import Attempt, strongest
+from seepage.report.summary import group_rows
 from seepage.report.words import count_noun, defense_words, local_words, short_names, threat_label
 
 Status = Literal["identified", "passed", "inconclusive", "not applicable", "no truth", "failed"]
@@ -41,14 +40,8 @@ class Check:
 
 def _list_checks(records: Sequence[Record]) -> list[Check]:
     """One check for each attack and setup, judged over all records as the verdict is."""
-    groups = group_by(records, _key)
-    tried = group_by(attempts(records), lambda attempt: _key(attempt.record))
     attacks = short_names(record.attack for record in records)
-    return [_check(group, tried.get(key, []), attacks) for key, group in groups.items()]
-
-
-def _key(record: Record) -> tuple[object, ...]:
-    return tuple(getattr(record, name) for name in GROUPED_BY)
+    return [_check(group, tried, attacks) for group, tried in group_rows(records)]
 
 
 def _check(

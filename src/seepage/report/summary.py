@@ -84,11 +84,18 @@ class Row:
 def summarise(records: Iterable[Record]) -> list[Row]:
     """Group attacks by everything but people and seeds, the worst leak first."""
     attacks = [record for record in records if record.bound is None]
-    groups = group_by(attacks, _key)
-    # Of all records at once, so that a line counts nobody whom the verdict does not count.
-    tried = group_by(attempts(attacks), lambda attempt: _key(attempt.record))
-    rows = [_row(group, tried.get(key, ())) for key, group in groups.items()]
+    rows = [_row(group, tried) for group, tried in group_rows(attacks)]
     return sorted(rows, key=lambda row: -in_references(Amount(row.metric, row.worst)))
+
+
+def group_rows(records: Sequence[Record]) -> list[tuple[list[Record], list[Attempt]]]:
+    """The records of each line, with what was tried on its people.
+
+    That is judged over all records, so that a line counts nobody whom the verdict does not count.
+    """
+    groups = group_by(records, _key)
+    tried = group_by(attempts(records), lambda attempt: _key(attempt.record))
+    return [(group, tried.get(key, [])) for key, group in groups.items()]
 
 
 def _key(record: Record) -> tuple[object, ...]:
