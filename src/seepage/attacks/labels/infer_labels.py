@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -145,6 +146,14 @@ def recover_labels(observation: Observation, rule: LabelRule | None = None) -> T
     require_classes(observation.task)
     size = observation.batch_size or estimate_batch_size(observation)
     return (rule or CountAware())(replace(observation, batch_size=size))
+
+
+def try_labels(observation: Observation, *, size: int | None = None) -> Tensor | None:
+    """The same; None if they cannot be told, or are not those of `size` examples."""
+    with suppress(SeepageError):
+        labels = recover_labels(observation)
+        return labels if size in (None, len(labels)) else None
+    return None
 
 
 @dataclass(frozen=True)

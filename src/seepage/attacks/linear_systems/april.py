@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
-from seepage.attacks.labels.infer_labels import recover_labels
+from seepage.attacks.labels.infer_labels import try_labels
 from seepage.attacks.linear_systems.patch_readers import (
     find_patch_readers,
     join_patches,
@@ -24,7 +24,7 @@ from seepage.attacks.text.token_table import find_rows
 from seepage.clients.gradient import batch_gradient
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
-from seepage.core.errors import NotApplicable, SeepageError
+from seepage.core.errors import NotApplicable
 from seepage.core.rng import require_key
 from seepage.domains import Image
 from seepage.numerics.krylov import lanczos
@@ -135,9 +135,7 @@ class April:
             solved = _smooth(solved, base[:, rank:], patches.grid, weight.shape[1:])
         image = join_patches(solved, patches.grid, weight.shape[1:])[None]
         inputs = task.domain.project(task.domain.denormalise(image.to(tensors[read[1]])))
-        labels = None
-        with suppress(SeepageError):
-            labels = recover_labels(observation)
+        labels = try_labels(observation)
         trace = Trace(seconds=time.perf_counter() - began, device=str(inputs.device))
         if labels is None:
             return Reconstruction(inputs, None, trace)
@@ -155,9 +153,8 @@ class April:
     def _search(self, observation: Observation, rng: Rng, began: float) -> Reconstruction:
         """The images of a batch, or of adapters, by the spans of what layers read."""
         task, domain = observation.task, observation.task.domain
-        classes: list[int] = []
-        with suppress(SeepageError):
-            classes = sorted(set(recover_labels(observation).tolist()))
+        told = try_labels(observation)
+        classes: list[int] = [] if told is None else sorted(set(told.tolist()))
         with precision("float32"):
             found = read_images(
                 task, observation.update, size=observation.batch_size, classes=classes, rng=rng

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
-from seepage.attacks.labels.infer_labels import recover_labels
+from seepage.attacks.labels.infer_labels import try_labels
 from seepage.attacks.text.token_table import UNKNOWN, TokenTable, begin_reading, find_token_table
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Trace, Update
 from seepage.core.errors import SeepageError, require_positive
@@ -77,10 +76,7 @@ class _BagOfWords:
         ordered = texts is not None
         if texts is None:
             texts = _deal_tokens(found, size=size, length=domain.length)
-        labels = None
-        with suppress(SeepageError):
-            labels = recover_labels(observation)
-        labels = labels if labels is not None and len(labels) == size else None
+        labels = try_labels(observation, size=size)
         certificate = Certificate(math.inf)
         if ordered and labels is not None and bool((texts != UNKNOWN).all()):
             assert table.positions is not None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
-from seepage.attacks.labels.infer_labels import recover_labels
+from seepage.attacks.labels.infer_labels import try_labels
 from seepage.attacks.text.prefix_keys import PrefixKeys
 from seepage.attacks.text.readers import (
     Reader,
@@ -27,7 +27,7 @@ from seepage.attacks.text.token_table import UNKNOWN, begin_reading, require_tex
 from seepage.clients import Gradient
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
-from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, require_positive
+from seepage.core.errors import InvalidValue, NotApplicable, require_positive
 from seepage.domains import Tokens
 from seepage.numerics.row_span import row_span, share_outside
 from seepage.probing.heads import classifier_head
@@ -146,10 +146,7 @@ class _TokenSpan:
         limit = self.false_tokens / doubt.numel()
         told = _tell_places(doubt <= limit, spans)
         texts, sure = _arrange(doubt, limit, told, domain, observation.batch_size)
-        labels = None
-        with suppress(SeepageError):
-            labels = recover_labels(observation)
-        labels = labels if labels is not None and len(labels) == len(texts) else None
+        labels = try_labels(observation, size=len(texts))
         certificate = Certificate(math.inf)
         if len(texts) == 1 and labels is not None and bool((texts != UNKNOWN).all()):
             read = [name for span in spans for name in list_weights(task, span.reader)]
