@@ -318,6 +318,13 @@ def test_convolutions_by_the_batch_are_recognisable_after_a_short_search(photo):
     assert any("batchnorm='exact'" in note for note in result.notes)
 
 
+def test_a_layer_that_does_not_train_while_the_others_do_is_not_said_to_drop_units():
+    model = nn.Sequential(dense(), nn.Dropout(0.5).eval())
+    batch = {"inputs": torch.rand(1, 3, 12, 12), "labels": torch.tensor([3])}
+    result = sp.audit_step(model, nn.CrossEntropyLoss(), batch, **CHEAP)
+    assert not any("Dropout" in note for note in result.notes)
+
+
 def test_two_people_behind_a_wide_layer_come_back_exactly_and_the_report_shows_them(tmp_path):
     batch = sp.data.bundled("photos", size=2)
     inputs = functional.interpolate(batch.inputs, size=8, mode="area")

@@ -1,4 +1,4 @@
-"""What layers of a network read while it runs."""
+"""What layers of a network read while it runs, and a run of it as in evaluation."""
 
 from __future__ import annotations
 
@@ -104,3 +104,24 @@ def record_visits(network: nn.Module, probe: Tensor) -> tuple[list[Visit], Tenso
 def _copy_tensor(value: object) -> Tensor:
     """Copy a tensor, since the next module may work in place; anything else becomes empty."""
     return value.clone() if isinstance(value, Tensor) else torch.empty(0, 0)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[nn.Module]:
+    """Run a network as in evaluation, without gradients; afterwards each layer has its own mode.
+
+    Example:
+        >>> model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2).eval())
+        >>> with evaluating(model):
+        ...     print([layer.training for layer in model])
+        [False, False]
+        >>> [layer.training for layer in model]
+        [True, False]
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        with torch.no_grad():
+            yield model.eval()
+    finally:
+        for module, training in modes:
+            module.training = training

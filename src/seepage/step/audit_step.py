@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -20,6 +19,7 @@ from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, explain_errors
 from seepage.core.task import batchnorm_layers, unwrap
 from seepage.defenses import chain
+from seepage.probing.hooks import evaluating
 from seepage.rehearsal import PublicData
 from seepage.rehearsal.effort_plan import EffortName
 from seepage.step.model_loss import find_model_loss
@@ -339,19 +339,16 @@ def _compute_outputs(
     domain.check(natural)
     moved = natural.to(like if natural.is_floating_point() else like.device)
     given = domain.normalise(moved).reshape(size, *shape)
-    was_training, name = own.training, type(own).__name__
-    try:
-        with explain_errors(InvalidValue, f"{name} cannot be run on this batch, it raised"):
-            with torch.no_grad():
-                # In float32, to tell a mean from other reductions by more digits than bfloat16 has.
-                outputs = upcast(find_logits(own.eval()(given)).detach())
-            if outputs.ndim == 0 or len(outputs) != size:
-                raise InvalidValue(
-                    f"expected {name} to return an output for each of {size} inputs, got "
-                    f"{tuple(outputs.shape)}"
-                )
-    finally:
-        own.train(was_training)
+    name = type(own).__name__
+    refusal = f"{name} cannot be run on this batch, it raised"
+    with explain_errors(InvalidValue, refusal), evaluating(own):
+        # In float32, to tell a mean from other reductions by more digits than bfloat16 has.
+        outputs = upcast(find_logits(own(given)).detach())
+    if outputs.ndim == 0 or len(outputs) != size:
+        raise InvalidValue(
+            f"expected {name} to return an output for each of {size} inputs, got "
+            f"{tuple(outputs.shape)}"
+        )
     return upcast(given), outputs
 
 

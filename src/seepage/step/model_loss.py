@@ -13,6 +13,7 @@ from torch.nn import functional
 from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, summarise_error
 from seepage.integrations.gathered_step import SMOOTHING
+from seepage.probing.hooks import evaluating
 from seepage.zoo.foreign import find_logits
 
 # Relative difference up to which two losses are the same.
@@ -79,18 +80,16 @@ def find_model_loss(model: nn.Module, batch: object) -> Callable[[Tensor, Tensor
         )
     smoothing = batch.get(SMOOTHING)
     given = {n: part for n, part in batch.items() if n != SMOOTHING}
-    was_training, alone = model.training, {n: part for n, part in given.items() if n != _ITEMS}
+    alone = {n: part for n, part in given.items() if n != _ITEMS}
     try:
-        with torch.no_grad():
-            returned = model.eval()(**alone)
+        with evaluating(model):
+            returned = model(**alone)
             divided = model(**given) if _ITEMS in batch else returned
     except Exception as error:
         raise InvalidValue(
             f"{type(model).__name__} cannot be run on this batch, it raised "
             f"{summarise_error(error)}"
         ) from error
-    finally:
-        model.train(was_training)
     own = returned.get("loss") if isinstance(returned, Mapping) else None
     if not isinstance(own, Tensor) or own.numel() != 1:
         raise InvalidValue(

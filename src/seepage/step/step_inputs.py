@@ -15,6 +15,7 @@ from seepage.core import Batch, Domain
 from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, summarise_error
 from seepage.domains import Image, Signal, Tokens, Vector
+from seepage.probing.hooks import evaluating
 from seepage.zoo.foreign import find_logits
 
 _MASK = "attention_mask"
@@ -75,9 +76,8 @@ def find_unread(model: nn.Module, batch: object) -> tuple[list[str], list[str]]:
     names = {one.name for one in takes}
     if any(one.kind is Parameter.VAR_KEYWORD for one in takes):
         names |= parts.keys()
-    was_training, read, refused = model.training, list[str](), list[str]()
-    model.eval()
-    with torch.no_grad():
+    read, refused = list[str](), list[str]()
+    with evaluating(model):
         for name, part in parts.items():
             try:
                 if name not in names:
@@ -87,7 +87,6 @@ def find_unread(model: nn.Module, batch: object) -> tuple[list[str], list[str]]:
                     read.append(name)
             except Exception:  # noqa: BLE001 - networks raise anything at what they do not take
                 refused.append(name)
-    model.train(was_training)
     return read, refused
 
 
@@ -377,21 +376,18 @@ def _find_vocabulary(model: nn.Module, length: int) -> int | None:
             assert isinstance(module, tables)
             sizes.append(module.num_embeddings)
 
-    was_training = model.training
-    with ExitStack() as hooks, torch.no_grad():
+    with ExitStack() as hooks, evaluating(model):
         for module in model.modules():
             if isinstance(module, tables):
                 hooks.enter_context(module.register_forward_pre_hook(look))
         try:
-            model.eval()(probe)
+            model(probe)
         except Exception as error:
             if not sizes:
                 raise InvalidValue(
                     f"{type(model).__name__} cannot be run on tokens, it raised "
                     f"{summarise_error(error)}"
                 ) from error
-        finally:
-            model.train(was_training)
     return sizes[0] if sizes else None
 
 

@@ -7,7 +7,6 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
@@ -23,6 +22,7 @@ from seepage.core.errors import (
 from seepage.core.loss import Loss
 from seepage.core.plugins import import_factory
 from seepage.domains.box import IMAGENET
+from seepage.probing.hooks import evaluating
 from seepage.zoo.build_task import add_argument, require_int, seed_torch
 from seepage.zoo.weights import load_weights
 
@@ -136,10 +136,9 @@ def _run_lazy_layers(path: str, model: nn.Module, domain: Domain, seed: int) -> 
     """Run a network once, which tells its lazy layers their sizes."""
     inputs = domain.normalise(domain.sample(2, rng=Rng(0)))
     try:
-        with seed_torch(seed), torch.no_grad():
-            # As in evaluation, which leaves running statistics as they are.
-            model.eval()(inputs)
-        model.train()
+        # As in evaluation, which leaves running statistics as they are.
+        with seed_torch(seed), evaluating(model):
+            model(inputs)
     except Exception as error:
         raise InvalidValue(
             f"expected {path!r} to accept inputs of shape {tuple(domain.shape)}, which sets the "
