@@ -374,3 +374,8 @@ def batchnorm_layers(model: nn.Module) -> dict[str, nn.modules.batchnorm._BatchN
     """The batch-normalisation layers of a network, by name."""
     named = model.named_modules()
     return {n: m for n, m in named if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+
+
+def trains_by_batch(model: nn.Module) -> bool:
+    """Whether batch normalisation is by the batch, as while a network trains."""
+    return any(layer.training for layer in batchnorm_layers(model).values())

@@ -13,11 +13,11 @@ from seepage.attacks.applicability import check_applicability
 from seepage.audit.case import Case, client_key
 from seepage.audit.targets import Target
 from seepage.clients import Client
-from seepage.core import Attack, Batch, Domain, Observation, Protection, Task
+from seepage.core import Attack, Batch, Domain, Observation, Protection, Rng, Task
 from seepage.core.batch import class_numbers
 from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, explain_errors
-from seepage.core.task import batchnorm_layers, unwrap
+from seepage.core.task import trains_by_batch, unwrap
 from seepage.defenses import chain
 from seepage.probing.hooks import evaluating
 from seepage.rehearsal import PublicData
@@ -62,8 +62,6 @@ from seepage.zoo.autoencoder import WithInputs
 from seepage.zoo.foreign import Logits, find_logits
 
 _NO_FUNCTION = "the gradient of {} cannot be computed as a function, which every attack needs:"
-
-
 _BATCHNORM = (
     "batch normalisation is by the batch, whose statistics the adversary is taken not to know; "
     "give threat=Threat(batchnorm='exact') for one who receives them"
@@ -165,28 +163,10 @@ def audit_step(
             that are no tokens.
         InvalidValue: Network, loss and batch do not fit together.
     """
-    limited = steps is None or (isinstance(steps, int) and steps >= 1)
-    if not (isinstance(seconds, int | float) and seconds > 0 and limited):
-        raise InvalidValue(
-            f"expected seconds > 0 and whole steps >= 1, got {seconds!r} and {steps!r}"
-        )
-    if optimizer is not None and not isinstance(optimizer, Optimizer):
-        raise InvalidValue(f"expected an optimizer of torch, or none, got {optimizer!r}")
     domain = read_range(domain)
-    for name, passed in (("others", others), ("public", public)):
-        if not isinstance(passed, Tensor | PublicData | None):
-            raise InvalidValue(
-                f"expected {name} as a tensor, or with labels as sp.PublicData(inputs, labels), "
-                f"got {type(passed).__name__}"
-            )
-    if attacks is not None and not attacks:
-        raise InvalidValue("expected at least one attack, or None for auto, got none")
+    _check_options(optimizer, others, public, attacks, threat, seconds, steps, seed)
     labels_of_others = others.labels if isinstance(others, PublicData) else None
     others = others.inputs if isinstance(others, PublicData) else others
-    if not isinstance(seed, int):
-        raise InvalidValue(f"expected seed to be a whole number, got {seed!r}")
-    if threat is not None and not isinstance(threat, Threat):
-        raise InvalidValue(f"expected a threat such as Threat(knows_labels=True), got {threat!r}")
     own, wrapped = copy_model(model), model
     model, privacy = unwrap(model), find_privacy(model, optimizer, privacy_engine, delta)
     if privacy is not None:
@@ -213,43 +193,43 @@ def audit_step(
         if padding is not None:
             own, wrapped = (MaskPadding(each, padding) for each in (own, wrapped))
         random = describe_random_layers(own, given=gradients is not None)
-        prepared = _prepare_task(own, loss, inputs, targets, optimizer, domain, defense, others)
-        private, task, client = prepared.private, prepared.task, prepared.client
-        notes = (*prepared.notes, *(note for note in (random, unmoved) if note))
-        if unread:
-            notes = (*notes, _UNREAD.format(", ".join(unread)))
-        own_loss = prepared.own_loss
-        by_batch = any(layer.training for layer in batchnorm_layers(model).values())
-        known = threat or Threat(batchnorm="unknown" if by_batch else "running")
-        if known.batchnorm == "unknown":
-            notes = (*notes, _BATCHNORM)
-        if client.chain.links and not known.knows_defense:
-            notes = (*notes, _KEPT_SECRET)
-        people = read_people(task, private, others, labels_of_others, public)
-        who, shape = people.attacked, tuple(private.inputs.shape[1:])
-        notes = (*notes, people.note) if people.note else notes
-        unlabelled = others is not None and labels_of_others is None
-        if unlabelled and class_numbers(private.labels) is not None:
-            notes = (*notes, _UNLABELLED)
-        key, real = client_key(seed, client, who), RealStep()
-        if privacy is not None:
-            privacy.require_reduction(client.local, len(private))
-            notes = (privacy.note, *notes[1:])
-            who = privacy.capture_update(
-                who, task, model, own_loss, shape=shape, knows_labels=known.knows_labels, rng=key
-            )
-        else:
+        step = _prepare_step(own, loss, inputs, targets, optimizer, domain, defense, others)
+        task, client, shape = step.task, step.client, tuple(inputs.shape[1:])
+        known = threat or Threat(batchnorm="unknown" if trains_by_batch(model) else "running")
+        people = read_people(task, step.private, others, labels_of_others, public)
+        key = client_key(seed, client, people.attacked)
+        if privacy is None:
             mode = task.in_mode(known.mode)
-            batch = task.move_batch(who.require_batch())
-            loop = TrainingLoop(wrapped, own_loss, autocast, mode, client, batch, shape)
-            with explain_errors(NotApplicable, _NO_FUNCTION.format(mode.name)):
-                mode.check(loop.batch)
-                real = loop.examine(gradients)
-            if real.gradients is not None:
-                sent = SentUpdate(real.gradients, client, known, who.require_batch(), key)
-                who = replace(who, captured=sent)
+            moved = task.move_batch(people.attacked.require_batch())
+            loop = TrainingLoop(wrapped, step.own_loss, autocast, mode, client, moved, shape)
+            who, real = _run_loop(loop, people.attacked, known, gradients, key)
+        else:
+            privacy.require_reduction(client.local, len(inputs))
+            who = privacy.capture_update(
+                people.attacked,
+                task,
+                model,
+                step.own_loss,
+                shape=shape,
+                knows_labels=known.knows_labels,
+                rng=key,
+            )
+            real = RealStep()
         real = real.leave_out(_READ_TOO.format(", ".join(read)) if read else "")
-        seen = _observe(task, client, known, who, seed)
+        unlabelled = others is not None and labels_of_others is None
+        notes = (
+            step.audited if privacy is None else privacy.note,
+            *step.notes,
+            random,
+            unmoved,
+            _UNREAD.format(", ".join(unread)) if unread else None,
+            _BATCHNORM if known.batchnorm == "unknown" else None,
+            _KEPT_SECRET if client.chain.links and not known.knows_defense else None,
+            people.note,
+            _UNLABELLED if unlabelled and class_numbers(step.private.labels) is not None else None,
+            real.note,
+        )
+        seen = _observe(task, client, known, who, key)
         found = check_applicability(seen)
         listed = list_attacks(
             attacks,
@@ -270,24 +250,83 @@ def audit_step(
             found,
             canaries=people.canaries,
             seconds=seconds,
-            notes=(*notes, real.note) if real.note else notes,
+            notes=tuple(note for note in notes if note),
             promise="" if privacy is None else privacy.account,
             real=real,
         )
 
 
+def _check_options(
+    optimizer: object,
+    others: object,
+    public: object,
+    attacks: Sequence[str | Attack] | None,
+    threat: object,
+    seconds: object,
+    steps: object,
+    seed: object,
+) -> None:
+    """Raise `InvalidValue` if an option of `audit_step` is of the wrong kind."""
+    limited = steps is None or (isinstance(steps, int) and steps >= 1)
+    if not (isinstance(seconds, int | float) and seconds > 0 and limited):
+        raise InvalidValue(
+            f"expected seconds > 0 and whole steps >= 1, got {seconds!r} and {steps!r}"
+        )
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise InvalidValue(f"expected an optimizer of torch, or none, got {optimizer!r}")
+    for name, passed in (("others", others), ("public", public)):
+        if not isinstance(passed, Tensor | PublicData | None):
+            raise InvalidValue(
+                f"expected {name} as a tensor, or with labels as sp.PublicData(inputs, labels), "
+                f"got {type(passed).__name__}"
+            )
+    if attacks is not None and not attacks:
+        raise InvalidValue("expected at least one attack, or None for auto, got none")
+    if not isinstance(seed, int):
+        raise InvalidValue(f"expected seed to be a whole number, got {seed!r}")
+    if threat is not None and not isinstance(threat, Threat):
+        raise InvalidValue(f"expected a threat such as Threat(knows_labels=True), got {threat!r}")
+
+
+def _run_loop(
+    loop: TrainingLoop,
+    who: Target,
+    threat: Threat,
+    gradients: Mapping[str, Tensor | None] | None,
+    key: Rng,
+) -> tuple[Target, RealStep]:
+    """Compare the loop with what is simulated; the target then holds the loop's own update."""
+    with explain_errors(NotApplicable, _NO_FUNCTION.format(loop.task.name)):
+        loop.task.check(loop.batch)
+        real = loop.examine(gradients)
+    if real.gradients is None:
+        return who, real
+    sent = SentUpdate(real.gradients, loop.client, threat, who.require_batch(), key)
+    return replace(who, captured=sent), real
+
+
 @dataclass(frozen=True, eq=False)
 class _PreparedStep:
-    """A step as an audit needs it."""
+    """A step as an audit needs it.
+
+    Args:
+        private: The batch.
+        task: The network as a function.
+        client: Who shares, and behind which defense.
+        audited: Which update is audited, in words.
+        notes: What was assumed, in words; None if nothing was.
+        own_loss: As the training loop calls it, on outputs and labels.
+    """
 
     private: Batch
     task: Task
     client: Client
-    notes: tuple[str, ...]
+    audited: str
+    notes: tuple[str | None, ...]
     own_loss: Callable[..., Tensor]
 
 
-def _prepare_task(
+def _prepare_step(
     own: nn.Module,
     loss: Callable[..., Tensor],
     inputs: Tensor,
@@ -297,12 +336,10 @@ def _prepare_task(
     defense: Protection | None,
     others: Tensor | None,
 ) -> _PreparedStep:
-    notes = [describe_precision(own)]
     shape = tuple(inputs.shape[1:])
     domain, assumed = choose_domain(shape, declared=declared, others=others)
     if assumed is not None:
         require_range(inputs, domain)
-        notes.append(assumed)
     reads = shape if shape != tuple(domain.shape) else None
     reference = next((p for p in own.parameters() if p.requires_grad), None)
     shown = type(own.model if isinstance(own, MaskPadding) else own).__name__
@@ -315,15 +352,15 @@ def _prepare_task(
         )
     given, outputs = _compute_outputs(own, domain, inputs, reference)
     read = read_loss(loss, outputs, given, targets)
-    local, words = choose_computation(optimizer, read.reduction)
+    local, audited = choose_computation(optimizer, read.reduction)
     wrap = WithInputs if read.joined else Logits
     network, shape_read = wrap(own, shape=reads), read.target_shape
     task = Task(network, read.loss, domain, name=shown.lower(), target_shape=shape_read)
     client = Client(local, chain() if defense is None else defense)
     labels = read.labels if read.labels.is_floating_point() else targets[0]
     private = Batch(inputs, labels.to(inputs.device))
-    told = (words, *(note for note in notes if note))
-    return _PreparedStep(private, task, client, told, read.own or loss)
+    notes = (describe_precision(own), assumed)
+    return _PreparedStep(private, task, client, audited, notes, read.own or loss)
 
 
 def _compute_outputs(
@@ -352,9 +389,8 @@ def _compute_outputs(
     return upcast(given), outputs
 
 
-def _observe(task: Task, client: Client, threat: Threat, who: Target, seed: int) -> Observation:
+def _observe(task: Task, client: Client, threat: Threat, who: Target, key: Rng) -> Observation:
     with explain_errors(NotApplicable, _NO_FUNCTION.format(task.name)):
         if who.captured is not None:
             return who.captured.observe(task, defense=client.defense)
-        key = client_key(seed, client, who)
         return threat.observe(client, task, task.move_batch(who.require_batch()), rng=key)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from seepage.capture import Capture, Setting, save
 from seepage.core import Attack, Domain, Protection
 from seepage.core.errors import summarise_error
-from seepage.core.task import batchnorm_layers, unwrap
+from seepage.core.task import trains_by_batch, unwrap
 from seepage.rehearsal import PublicData
 from seepage.rehearsal.effort_plan import EffortName
 from seepage.step.audit_step import audit_step
@@ -203,12 +203,11 @@ class RecordSteps:
         sent = {n: g for n, g in (gradients or _grads(model)).items() if g is not None}
         try:
             inputs, _ = read_batch(batch)
-            trains = any(layer.training for layer in batchnorm_layers(model).values())
             setting = replace(
                 self.setting,
                 batch_size=self.setting.batch_size or len(inputs),
                 shape=self.setting.shape or tuple(inputs.shape[1:]),
-                mode="train" if trains else "eval",
+                mode="train" if trains_by_batch(model) else "eval",
                 round=number,
             )
             save(Capture.of(model, sent, form="gradient", setting=setting), path)
