@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,16 +25,13 @@ from seepage.defenses import (
     Dropout,
     InstaHide,
     Precode,
-    Prune,
-    Sign,
     Soteria,
-    TopK,
     chain,
 )
 from seepage.defenses.chain import OnAggregate, OnInputs
 from seepage.defenses.representation import VariationalBottleneck
 from seepage.probing.heads import head_of
-from seepage.search.defense_inversion import AttackPlan, read_signs, read_survivors
+from seepage.search.defense_inversion import INVERSIONS, AttackPlan, Inverter, read_survivors
 from seepage.search.fidelity import Cosine, GaussianLikelihood, LayerwiseCosine
 from seepage.search.matching import GradientMatching
 from seepage.search.priors import TotalVariation
@@ -195,17 +192,15 @@ def _count_entries(update: Update) -> int:
     return sum(tensor.numel() for tensor in update)
 
 
-INVERTERS: Mapping[type, Callable[[Any, AttackPlan], AttackPlan]] = MappingProxyType(
+INVERTERS: Mapping[type, Inverter] = MappingProxyType(
     {
+        **INVERSIONS,
         AddGaussian: _read_noise,
         AddLaplace: _read_noise,
         Dropout: read_survivors,
         InstaHide: _read_mixtures,
         Precode: _read_code,
-        Prune: read_survivors,
-        Sign: read_signs,
         Soteria: _read_columns,
-        TopK: read_survivors,
     }
 )
 """The inverter of each class of defense. The others need none: either the simulation covers them
@@ -251,11 +246,7 @@ def adapt_to_defense(attack: Attack, observation: Observation) -> AttackPlan:
     plan = AttackPlan(attack, observation)
     if observation.simulate.client is None:
         return plan
-    # Start with the last link: earlier links can only be read once its effect is known.
-    for link in reversed(plan.defense.links):
-        if type(link) in INVERTERS:
-            plan = INVERTERS[type(link)](link, plan)
-    return _remove_offset(plan)
+    return _remove_offset(plan.invert(INVERTERS))
 
 
 @dataclass(frozen=True)

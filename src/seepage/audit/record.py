@@ -223,7 +223,7 @@ class Record:
 
 def name_infinities(value: Any) -> Any:  # noqa: ANN401
     """Replace infinity by the word "inf" and NaN by None, since JSON has neither."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: name_infinities(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [name_infinities(item) for item in value]

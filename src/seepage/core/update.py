@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
@@ -73,3 +73,10 @@ class Update:
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self.tensors.values())
+
+
+def join_rows(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Join the rows of several updates by parameter; those of a single one are not copied."""
+    if len(parts) == 1:
+        return dict(parts[0])
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

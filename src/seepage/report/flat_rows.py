@@ -5,12 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from seepage.audit.record import Record
+from seepage.audit.record import Record, name_infinities
 from seepage.core.errors import MissingExtra, install_hint
 from seepage.report.leak import Attempt, attempts
 from seepage.report.unscored import unscored
@@ -185,7 +184,7 @@ def as_json(content: Mapping[str, object]) -> str:
     """Write plain data as JSON, with infinity as the word "inf" as in every record.
 
     Example:
-        >>> print(as_json({"psnr": [math.inf, 1.5]}), end="")
+        >>> print(as_json({"psnr": [float("inf"), 1.5]}), end="")
         {
          "psnr": [
           "inf",
@@ -193,7 +192,7 @@ def as_json(content: Mapping[str, object]) -> str:
          ]
         }
     """
-    return json.dumps(_name_infinities(content), indent=1, allow_nan=False) + "\n"
+    return json.dumps(name_infinities(content), indent=1, allow_nan=False) + "\n"
 
 
 def as_parquet(rows: Sequence[FlatRow]) -> bytes:
@@ -214,15 +213,6 @@ def as_parquet(rows: Sequence[FlatRow]) -> bytes:
 def _columns(rows: Sequence[FlatRow]) -> list[str]:
     """Every column, in the order of first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))
-
-
-def _name_infinities(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {key: _name_infinities(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_name_infinities(item) for item in value]
-    infinite = isinstance(value, float) and math.isinf(value)
-    return str(value) if infinite else value
 
 
 def _quote_formula(value: object) -> object:

@@ -57,8 +57,21 @@ class AttackPlan:
         """Simulate another network."""
         return self._replace_simulation(self.observation.simulate.with_task(task))
 
+    def invert(self, inverters: Mapping[type, Inverter]) -> AttackPlan:
+        """Read off the update what each link of a kind that has an inverter did to it."""
+        plan = self
+        # Start with the last link: earlier links can only be read once its effect is known.
+        for link in reversed(self.defense.links):
+            if type(link) in inverters:
+                plan = inverters[type(link)](link, plan)
+        return plan
+
     def _replace_simulation(self, simulation: Simulate) -> AttackPlan:
         return replace(self, observation=replace(self.observation, simulate=simulation))
+
+
+Inverter = Callable[[Any, AttackPlan], AttackPlan]
+"""What a link of a defense did to an update: the link and a plan to a better plan."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -154,7 +167,7 @@ class UnitScale(OnAggregate):
         )
 
 
-def read_signs(link: Sign, plan: AttackPlan) -> AttackPlan:
+def _read_signs(link: Sign, plan: AttackPlan) -> AttackPlan:
     """Match the gradient itself to the signs, with every tensor on the same scale.
 
     Many inputs have the right signs. Simulating the signs, smoothed or with a surrogate slope,
@@ -163,8 +176,8 @@ def read_signs(link: Sign, plan: AttackPlan) -> AttackPlan:
     return plan.replace_link(link, UnitScale())
 
 
-_INVERSIONS: Mapping[type, Callable[[Any, AttackPlan], AttackPlan]] = MappingProxyType(
-    {Prune: read_survivors, Sign: read_signs, TopK: read_survivors}
+INVERSIONS: Mapping[type, Inverter] = MappingProxyType(
+    {Prune: read_survivors, Sign: _read_signs, TopK: read_survivors}
 )
 """How to invert each class of defense whose simulation misleads a search."""
 
@@ -180,8 +193,4 @@ def searchable(attack: Attack, observation: Observation) -> Observation:
     """
     if observation.simulate.client is None:
         return observation
-    plan = AttackPlan(attack, observation)
-    for link in reversed(plan.defense.links):
-        if type(link) in _INVERSIONS:
-            plan = _INVERSIONS[type(link)](link, plan)
-    return plan.observation
+    return AttackPlan(attack, observation).invert(INVERSIONS).observation

@@ -8,7 +8,7 @@ of the client that is attacked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, cast
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from seepage.clients.gradient import Gradient
 from seepage.core import LocalComputation, Task, Update
 from seepage.core.task import batchnorm_layers
-from seepage.core.update import Granularity
+from seepage.core.update import Granularity, join_rows
 
 
 def _per_example_gradients(task: Task, inputs: Tensor, labels: Tensor) -> dict[str, Tensor] | None:
@@ -203,15 +203,9 @@ def _differentiate_each(task: Task, inputs: Tensor, labels: Tensor) -> Update:
                 break
             parts.append(part)
         else:
-            return Update(_join_chunks(parts), granularity="per_example")
+            return Update(join_rows(parts), granularity="per_example")
     updates = [Gradient()(task, x, y, granularity="per_example") for x, y in split(CHUNK_SEPARATE)]
-    return replace(updates[0], tensors=_join_chunks([update.tensors for update in updates]))
-
-
-def _join_chunks(parts: Sequence[Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
-    if len(parts) == 1:
-        return parts[0]
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return replace(updates[0], tensors=join_rows([update.tensors for update in updates]))
 
 
 def _copy_statistics(trained: nn.Module, kept: nn.Module) -> None:

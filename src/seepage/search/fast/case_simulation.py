@@ -16,6 +16,7 @@ from seepage.core import Observation, Simulate
 from seepage.core.errors import NotApplicable
 from seepage.core.protocols import InputDefense
 from seepage.core.task import batchnorm_layers
+from seepage.core.update import join_rows
 from seepage.probing.hooks import running_order
 from seepage.search.fast.row_layers import RowBatchNorm
 from seepage.search.fast.row_simulation import (
@@ -23,7 +24,6 @@ from seepage.search.fast.row_simulation import (
     SharedWeights,
     Strategy,
     Vectorised,
-    join_updates,
     row_simulation,
     shared_simulation,
 )
@@ -43,7 +43,7 @@ class _ByCase:
     def __call__(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
         count = len(self.simulations)
         parts = zip(self.simulations, normalised.chunk(count), labels.chunk(count), strict=True)
-        return join_updates([simulate(x, y) for simulate, x, y in parts])
+        return join_rows([simulate(x, y) for simulate, x, y in parts])
 
 
 def case_simulation(

@@ -20,6 +20,7 @@ from seepage.core import Observation, Simulate, Task, Update
 from seepage.core.device import precision, tuning
 from seepage.core.errors import NotApplicable, UnknownName
 from seepage.core.loss import TrainingLoss
+from seepage.core.update import join_rows
 from seepage.probing.hooks import layer_inputs
 from seepage.search.fast.double_backward import use_double_backward
 from seepage.search.fast.row_kernels import split_rows, use_channels_last
@@ -100,14 +101,7 @@ class SharedWeights:
             # The derivative of a chunk copies, so a single case is not split.
             parts = {name: t.chunk(count)[case] for name, t in gradients.items() if count > 1}
             defended.append(vmap(partial(defend_row, simulation.client.chain))(parts or gradients))
-        return join_updates(defended)
-
-
-def join_updates(updates: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Join the rows of several updates; a single one is not copied."""
-    if len(updates) == 1:
-        return updates[0]
-    return {name: torch.cat([update[name] for update in updates]) for name in updates[0]}
+        return join_rows(defended)
 
 
 def shared_simulation(observation: Observation) -> SharedWeights | str:
