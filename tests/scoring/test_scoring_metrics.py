@@ -136,7 +136,7 @@ def test_one_wrong_pixel_is_not_an_exact_match():
 
 @pytest.mark.parametrize("tolerance", [0.0, -0.1, 1.0, float("nan")])
 def test_a_meaningless_tolerance_is_refused(tolerance):
-    with pytest.raises(InvalidValue, match="tolerance between 0 and 1"):
+    with pytest.raises(InvalidValue, match=r"expected tolerance in \(0, 1\)"):
         ExactMatch(tolerance=tolerance)
 
 

@@ -425,7 +425,7 @@ def test_a_result_is_plain_data(small):
         ({"epochs": 0}, "expected epochs >= 1, got 0"),
         ({"epochs": 1, "batch_size": 0}, "expected batch_size >= 1, got 0"),
         ({"epochs": 1, "lr": -0.1}, "expected lr > 0, got -0.1"),
-        ({"epochs": 1, "momentum": 1.0}, "expected 0 <= momentum < 1, got 1.0"),
+        ({"epochs": 1, "momentum": 1.0}, r"expected momentum in \[0, 1\), got 1.0"),
         ({"epochs": 1, "sampling": "bootstrap"}, "got 'bootstrap'"),
     ],
 )

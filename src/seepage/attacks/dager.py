@@ -19,7 +19,7 @@ from seepage.attacks.text.text_labels import find_labels, find_last_words, rank_
 from seepage.attacks.text.token_table import UNKNOWN, begin_reading, draw_texts, require_texts
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
-from seepage.core.errors import InvalidValue, NotApplicable, require_at_least
+from seepage.core.errors import NotApplicable, require_at_least, require_within
 from seepage.core.progress import report
 from seepage.domains import Tokens
 
@@ -53,9 +53,7 @@ class _Dager:
     at_most: int = 16_384
 
     def __post_init__(self) -> None:
-        for name in ("rank_tolerance", "tolerance"):
-            if not 0 < getattr(self, name) < 1:
-                raise InvalidValue(f"expected {name} between 0 and 1, got {getattr(self, name)!r}")
+        require_within("(0, 1)", rank_tolerance=self.rank_tolerance, tolerance=self.tolerance)
         require_at_least(1, at_most=self.at_most)
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:

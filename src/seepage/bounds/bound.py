@@ -9,7 +9,7 @@ from torch import Tensor
 
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
-from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.errors import NotApplicable, require_within
 from seepage.core.rng import require_key
 
 # Which attacks a lower bound covers, among its assumptions; reports raise an alarm by these.
@@ -68,8 +68,7 @@ def bound_below(error: Tensor, *assumptions: str, remark: str = "") -> BoundValu
 
 def require_radius(radius: float) -> None:
     """Require a radius that is positive and no wider than the domain."""
-    if not 0 < radius <= 1:
-        raise InvalidValue(f"expected a radius in (0, 1], got {radius!r}")
+    require_within("(0, 1]", radius=radius)
 
 
 def find_intervals(

@@ -19,7 +19,7 @@ from seepage.bounds.bound import UNBIASED, LowerBound, bound_below
 from seepage.clients.client import Client
 from seepage.clients.gradient import Gradient
 from seepage.core import Batch, BoundValue, Rng, Task
-from seepage.core.errors import InvalidValue, NotApplicable, require_at_least
+from seepage.core.errors import InvalidValue, NotApplicable, require_at_least, require_within
 from seepage.defenses.clip import noise_multiplier
 
 # The spread over this many parts of the sample gives the error of the estimate.
@@ -95,10 +95,8 @@ def subsampled_blow_up(
         Hayes et al., 2023 (hayes2023bounding), the Monte-Carlo estimate of the bound
     """
     _require_valid(kappa, noise_multiplier, steps)
-    if not 0 < sample_rate <= 1:
-        raise InvalidValue(f"expected a sample_rate in (0, 1], got {sample_rate!r}")
-    if samples < BLOCKS:
-        raise InvalidValue(f"expected samples >= {BLOCKS}, got {samples!r}")
+    require_within("(0, 1]", sample_rate=sample_rate)
+    require_at_least(BLOCKS, samples=samples)
     if noise_multiplier == 0 or kappa == 1:
         return Estimated(1.0, 0.0)
     ratios = _draw_ratios(noise_multiplier, sample_rate, steps, samples, rng)
@@ -108,8 +106,7 @@ def subsampled_blow_up(
 
 
 def _require_valid(kappa: float, noise_multiplier: float = 0.0, steps: int = 1) -> None:
-    if not 0 < kappa <= 1:
-        raise InvalidValue(f"expected kappa as a probability in (0, 1], got {kappa!r}")
+    require_within("(0, 1]", kappa=kappa)
     require_at_least(0, noise_multiplier=noise_multiplier)
     require_at_least(1, steps=steps)
 

@@ -13,7 +13,7 @@ from torch.func import grad, vmap
 
 from seepage.core import Statistics, Task, Update
 from seepage.core.device import upcast
-from seepage.core.errors import InvalidValue, require_at_least, require_positive
+from seepage.core.errors import InvalidValue, require_at_least, require_positive, require_within
 from seepage.core.loss import TrainingLoss
 from seepage.core.task import Reduction, batchnorm_layers
 from seepage.core.update import Granularity
@@ -128,8 +128,7 @@ class FedAvg:
         counts = {"steps": self.steps, "epochs": self.epochs}
         require_at_least(1, **counts, local_batch_size=self.local_batch_size)
         require_positive(lr=self.lr)
-        if not 0 <= self.momentum < 1:
-            raise InvalidValue(f"expected 0 <= momentum < 1, got {self.momentum!r}")
+        require_within("[0, 1)", momentum=self.momentum)
 
     def __call__(
         self, task: Task, inputs: Tensor, labels: Tensor, *, granularity: Granularity = "aggregate"

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 
 class SeepageError(Exception):
@@ -85,6 +85,9 @@ class BrokenPlugin(SeepageError, ImportError):
     """A part that another package registers cannot be imported, or is not what it says."""
 
 
+Interval = Literal["(0, 1)", "[0, 1)", "(0, 1]", "[0, 1]"]
+
+
 def require_at_least(least: float, **numbers: float | None) -> None:
     """Raise `InvalidValue` for a number that is below `least` or not finite; None passes.
 
@@ -101,6 +104,22 @@ def require_positive(**numbers: float | None) -> None:
     for name, value in numbers.items():
         if value is not None and not 0 < value < math.inf:
             raise InvalidValue(f"expected {name} > 0, got {value!r}")
+
+
+def require_within(interval: Interval, **numbers: float) -> None:
+    """Raise `InvalidValue` for a number outside an interval between 0 and 1.
+
+    Example:
+        >>> require_within("(0, 1]", sample_rate=1)
+        >>> require_within("[0, 1)", momentum=1)
+        Traceback (most recent call last):
+        seepage.core.errors.InvalidValue: expected momentum in [0, 1), got 1
+    """
+    for name, value in numbers.items():
+        above = value >= 0 if interval.startswith("[") else value > 0
+        below = value <= 1 if interval.endswith("]") else value < 1
+        if not (above and below):
+            raise InvalidValue(f"expected {name} in {interval}, got {value!r}")
 
 
 def install_hint(extra: str) -> str:

@@ -16,6 +16,7 @@ from seepage.core.errors import (
     UnknownName,
     install_hint,
     require_at_least,
+    require_within,
 )
 from seepage.core.update import Granularity
 from seepage.defenses.chain import Chain, OnAggregate, OnUpdate, chain
@@ -237,8 +238,7 @@ def epsilon(
         2021 (gopi2021numerical)
     """
     _require_account(noise_multiplier, steps, delta)
-    if not 0 < sample_rate <= 1:
-        raise InvalidValue(f"expected a sample_rate in (0, 1], got {sample_rate!r}")
+    require_within("(0, 1]", sample_rate=sample_rate)
     if accountant not in ("rdp", "prv"):
         raise UnknownName("accountant", accountant, ("rdp", "prv"))
     try:
@@ -297,5 +297,4 @@ def _gaussian_delta(eps: float, mu: float) -> float:
 def _require_account(noise_multiplier: float, steps: int, delta: float) -> None:
     require_at_least(0, noise_multiplier=noise_multiplier)
     require_at_least(1, steps=steps)
-    if not 0 < delta < 1:
-        raise InvalidValue(f"expected delta in (0, 1), got {delta!r}")
+    require_within("(0, 1)", delta=delta)

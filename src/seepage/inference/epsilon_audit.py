@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Defense, Rng, Update
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, require_within
 from seepage.core.rng import require_key
 from seepage.inference.epsilon_bounds import (
     bound_from_one_run,
@@ -62,8 +62,7 @@ class PrivateSteps:
     sample_rate: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.sample_rate <= 1:
-            raise InvalidValue(f"expected a sample_rate in (0, 1], got {self.sample_rate!r}")
+        require_within("(0, 1]", sample_rate=self.sample_rate)
         if (self.defense.consumes, self.defense.produces) != ("per_example", "aggregate"):
             raise InvalidValue(
                 f"expected a defense from per-example to aggregate updates, such as dp_sgd, got "

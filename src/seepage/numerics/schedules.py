@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from seepage.core.errors import InvalidValue, require_at_least
+from seepage.core.errors import require_at_least, require_within
 
 
 class Schedule(Protocol):
@@ -93,8 +93,7 @@ class CosineDecay:
     floor: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.floor <= 1:
-            raise InvalidValue(f"expected 0 <= floor <= 1, got {self.floor!r}")
+        require_within("[0, 1]", floor=self.floor)
 
     def __call__(self, step: int, steps: int) -> float:
         """Evaluate the wave."""
@@ -149,8 +148,7 @@ class OneCycle:
     rise: float = field(default=0.3)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rise < 1:
-            raise InvalidValue(f"expected 0 <= rise < 1, got {self.rise!r}")
+        require_within("[0, 1)", rise=self.rise)
 
     def __call__(self, step: int, steps: int) -> float:
         """Evaluate the two lines; the factor of the first step is not zero."""

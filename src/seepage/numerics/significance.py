@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, require_within
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,7 @@ class Rate:
                 f"expected 0 <= successes <= trials and a trial, got {self.successes} of "
                 f"{self.trials}"
             )
-        if not 0 < self.confidence < 1:
-            raise InvalidValue(f"expected confidence in (0, 1), got {self.confidence!r}")
+        require_within("(0, 1)", confidence=self.confidence)
 
     @property
     def value(self) -> float:

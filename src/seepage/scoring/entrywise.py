@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Paired
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import require_within
 
 
 def subtract_truth(guess: Tensor, truth: Tensor) -> Tensor:
@@ -154,8 +154,7 @@ class ExactMatch:
 
     def __post_init__(self) -> None:
         """Refuse a tolerance that nothing, or everything, would meet."""
-        if not 0 < self.tolerance < 1:
-            raise InvalidValue(f"expected a tolerance between 0 and 1, got {self.tolerance!r}")
+        require_within("(0, 1)", tolerance=self.tolerance)
 
     def __call__(self, paired: Paired) -> Tensor:
         """Score each person, `(B,)`."""

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from seepage.core.errors import InvalidValue, require_at_least, require_positive
+from seepage.core.errors import InvalidValue, require_at_least, require_positive, require_within
 
 State = tuple[Tensor, ...]
 
@@ -126,8 +126,7 @@ class GradientDescent:
 
     def __post_init__(self) -> None:
         require_positive(step_size=self.step_size)
-        if not 0 <= self.momentum < 1:
-            raise InvalidValue(f"expected momentum in [0, 1), got {self.momentum!r}")
+        require_within("[0, 1)", momentum=self.momentum)
 
     def start(self, points: Tensor) -> State:
         """Begin at rest."""

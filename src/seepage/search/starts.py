@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Rng
-from seepage.core.errors import InvalidValue, require_at_least
+from seepage.core.errors import InvalidValue, require_at_least, require_positive
 from seepage.search.objective import Layout
 
 
@@ -39,8 +39,7 @@ class NormalStart:
     spread: float = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not 0 < self.spread < float("inf"):
-            raise InvalidValue(f"expected spread > 0, got {self.spread!r}")
+        require_positive(spread=self.spread)
 
     def __call__(self, layout: Layout, *, rng: Rng, like: Tensor) -> Tensor:
         """Draw every entry."""

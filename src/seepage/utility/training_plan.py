@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seepage.clients.gradient import Gradient
 from seepage.core import LocalComputation, Rng
-from seepage.core.errors import InvalidValue, require_at_least, require_positive
+from seepage.core.errors import InvalidValue, require_at_least, require_positive, require_within
 from seepage.numerics.schedules import Constant, Schedule
 
 Sampling = Literal["shuffled", "poisson"]
@@ -306,6 +306,5 @@ TrainingPlan = Training | Federated
 def _require_descent(plan: TrainingPlan) -> None:
     """Check the options of stochastic gradient descent."""
     require_positive(lr=plan.lr)
-    if not 0 <= plan.momentum < 1:
-        raise InvalidValue(f"expected 0 <= momentum < 1, got {plan.momentum!r}")
+    require_within("[0, 1)", momentum=plan.momentum)
     require_at_least(0, weight_decay=plan.weight_decay)

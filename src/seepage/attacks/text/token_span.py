@@ -27,7 +27,7 @@ from seepage.attacks.text.token_table import UNKNOWN, begin_reading, require_tex
 from seepage.clients import Gradient
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
-from seepage.core.errors import InvalidValue, NotApplicable, require_positive
+from seepage.core.errors import NotApplicable, require_positive, require_within
 from seepage.domains import Tokens
 from seepage.numerics.row_span import row_span, share_outside
 from seepage.probing.heads import classifier_head
@@ -122,9 +122,7 @@ class _TokenSpan:
 
     def __post_init__(self) -> None:
         require_positive(false_tokens=self.false_tokens)
-        for name in ("rank_tolerance", "tolerance"):
-            if not 0 < getattr(self, name) < 1:
-                raise InvalidValue(f"expected {name} between 0 and 1, got {getattr(self, name)!r}")
+        require_within("(0, 1)", rank_tolerance=self.rank_tolerance, tolerance=self.tolerance)
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Read the tokens; nothing is random."""
