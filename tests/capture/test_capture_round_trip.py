@@ -167,8 +167,11 @@ def test_a_network_that_does_not_fit_is_named_with_what_does_not(task):
         InvalidValue, match=r"capture does not fit lenet.*: in the update, .*is missing"
     ):
         captured(short, "gradient", task).observation(task)
-    with pytest.raises(InvalidValue, match=r"stranger is not in it"):
+    with pytest.raises(InvalidValue, match=r"stranger is not in the model"):
         captured({**gradient, "stranger": torch.ones(1)}, "gradient", task).observation(task)
+    other = {**gradient, "head.bias": torch.ones(7)}
+    with pytest.raises(InvalidValue, match=r"in the update, head.bias is \(7,\), not \("):
+        captured(other, "gradient", task).observation(task)
     with pytest.raises(InvalidValue, match="give it the domain of the capture"):
         captured(gradient, "gradient", task, shape=(1, 8, 8)).observation(task)
     with pytest.raises(InvalidValue, match="expected 2 labels"):

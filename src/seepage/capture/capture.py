@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -20,12 +20,11 @@ from seepage.core.task import name_unwrapped
 from seepage.defenses import chain
 from seepage.threats import Simulation
 from seepage.threats.threat import sort_labels
+from seepage.zoo.weights import list_misfits
 
 Form = Literal["gradient", "difference", "weights_after"]
 # What wrappers put before every name: data-parallel training, per-example gradients.
 _PREFIXES = ("module.", "_module.")
-# Counted during training; no output depends on it, and some frameworks leave it out.
-_COUNTER = "num_batches_tracked"
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,16 +173,16 @@ class Capture:
         model = copy.deepcopy(task.model)
         own, came = model.state_dict(), strip_prefixes({**self.parameters, **self.buffers})
         # Missing buffers stay as the model has them; parameters must not be missing.
-        required = dict(model.named_parameters())
-        _require_match(task, came, required=required, known=own, what="the parameters")
+        required = [name for name, _ in model.named_parameters()]
+        _require_match(task, came, required=required, what="the parameters")
         model.load_state_dict({**own, **{n: t.to(own[n]) for n, t in came.items() if n in own}})
         return replace(task, model=model)
 
 
 def select_trained(update: Mapping[str, Tensor], task: Task) -> dict[str, Tensor]:
     """The tensors of trainable parameters, in the order of the task."""
-    came, known = strip_prefixes(update), task.model.state_dict()
-    _require_match(task, came, required=task.parameters, known=known, what="the update")
+    came = strip_prefixes(update)
+    _require_match(task, came, required=task.parameters, what="the update")
     return {name: came[name] for name in task.parameters}
 
 
@@ -202,25 +201,12 @@ def strip_prefixes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _require_match(
-    task: Task,
-    came: Mapping[str, Tensor],
-    *,
-    required: Mapping[str, Tensor],
-    known: Mapping[str, Tensor],
-    what: str,
+    task: Task, came: Mapping[str, Tensor], *, required: Iterable[str], what: str
 ) -> None:
-    problems = [f"{n} is missing" for n in required if n not in came]
-    problems += [f"{n} is not in it" for n in came if n not in known and _COUNTER not in n]
-    problems += [
-        f"{n} is {tuple(known[n].shape)}, not {tuple(t.shape)}"
-        for n, t in came.items()
-        if n in known and known[n].shape != t.shape
-    ]
-    if problems:
-        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+    if misfits := list_misfits(came, task.model.state_dict(), required=required):
         raise InvalidValue(
-            f"this capture does not fit {task.name}: in {what}, {'; '.join(problems[:3])}{more}; "
-            "build the network that was trained"
+            f"this capture does not fit {task.name}: in {what}, {misfits}; build the network that "
+            "was trained"
         )
 
 

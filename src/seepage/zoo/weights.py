@@ -7,7 +7,7 @@ import pickle
 import struct
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -49,8 +49,13 @@ def load_weights(task: Task, path: str | Path) -> Task:
         weights = {name.removeprefix(PARALLEL_PREFIX): value for name, value in weights.items()}
     model = copy.deepcopy(task.model)
     own = model.state_dict()
-    _require_fit(task.name, path, own, weights)
-    model.load_state_dict({**own, **weights})
+    required = (name for name in own if not name.endswith(COUNTER))
+    if misfits := list_misfits(weights, own, required=required):
+        raise InvalidValue(
+            f"the weights in {str(path)!r} do not fit {task.name}: {misfits}; build the model they "
+            "were trained for"
+        )
+    model.load_state_dict({name: weights.get(name, value) for name, value in own.items()})
     return replace(task, model=model, name=add_argument(task.name, "weights", path.name))
 
 
@@ -116,22 +121,23 @@ def _read_pytorch(path: Path) -> dict[str, Tensor]:
     return dict(content)
 
 
-def _require_fit(
-    model: str, path: Path, own: Mapping[str, Tensor], weights: Mapping[str, Tensor]
-) -> None:
+def list_misfits(
+    came: Mapping[str, Tensor], known: Mapping[str, Tensor], *, required: Iterable[str]
+) -> str:
+    """Say which tensors do not fit a network, three of them by name; empty if all do.
+
+    Args:
+        came: What is to be loaded.
+        known: All that the network has.
+        required: Names that must have come.
+    """
     problems = [
-        f"{n} is {tuple(weights[n].shape)}, not {tuple(own[n].shape)}"
-        for n in weights
-        if n in own and weights[n].shape != own[n].shape
+        f"{n} is {tuple(t.shape)}, not {tuple(known[n].shape)}"
+        for n, t in came.items()
+        if n in known and known[n].shape != t.shape
     ]
-    missing = (n for n in own if n not in weights and not n.endswith(COUNTER))
-    problems += [f"{n} is missing" for n in missing]
-    problems += [f"{n} is not in the model" for n in weights if n not in own]
-    if problems:
-        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
-        # Names come from the file, and may hold line breaks.
-        told = " ".join("; ".join(problems[:3]).splitlines())
-        raise InvalidValue(
-            f"the weights in {str(path)!r} do not fit {model}: {told}{more}; "
-            "build the model they were trained for"
-        )
+    problems += [f"{n} is missing" for n in required if n not in came]
+    problems += [f"{n} is not in the model" for n in came if n not in known and COUNTER not in n]
+    more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
+    # Names come from a file, and may hold line breaks.
+    return " ".join("; ".join(problems[:3]).splitlines()) + more
