@@ -18,8 +18,7 @@ from seepage.audit import load_audit
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.core.progress import listen
 from seepage.report import Level
-from seepage.step.step_attacks import FindRange, list_attacks
-from seepage.step.step_inputs import list_ranges
+from seepage.step.step_attacks import FindRange, list_attacks, list_ranges
 from seepage.step.step_loss import _unreduce_loss
 
 CHEAP = {"seconds": 600.0, "steps": 15}

@@ -27,9 +27,6 @@ from seepage.step.real_step import (
     RealStep,
     SentUpdate,
     TrainingLoop,
-    read_autocast,
-    remove_backward_hooks,
-    without_checkpointing,
 )
 from seepage.step.shared_update import (
     choose_computation,
@@ -39,20 +36,25 @@ from seepage.step.shared_update import (
     find_privacy,
     freeze_unmoved,
     leave_unchanged,
+    read_autocast,
+    remove_backward_hooks,
+    without_checkpointing,
 )
-from seepage.step.step_attacks import list_attacks
+from seepage.step.step_attacks import (
+    choose_domain,
+    list_attacks,
+    list_ranges,
+    read_range,
+    require_range,
+)
 from seepage.step.step_inputs import (
     MaskPadding,
     check_batch,
-    choose_domain,
     choose_texts,
     find_unread,
     gather_texts,
-    list_ranges,
     read_batch,
     read_mask,
-    read_range,
-    require_range,
 )
 from seepage.step.step_loss import read_loss
 from seepage.step.step_people import read_people

@@ -8,15 +8,13 @@ attacked; the function is what the adversary simulates.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils import checkpoint
 
 from seepage.capture.capture import strip_prefixes
 from seepage.clients import Client, FedAvg, Gradient
@@ -264,47 +262,6 @@ class _Computed:
             after = torch.add(before, self.gradients[name].to(before), alpha=-self.local.lr)
             moved[name] = after - before
         return Update(moved, kind="difference")
-
-
-def read_autocast(model: nn.Module) -> torch.autocast:
-    """Return the autocast that surrounds the call, to be entered again later."""
-    kind = next((p.device.type for p in model.parameters()), "cpu")
-    return torch.autocast(
-        kind,
-        dtype=torch.get_autocast_dtype(kind),
-        enabled=torch.is_autocast_enabled(kind),
-        cache_enabled=torch.is_autocast_cache_enabled(),
-    )
-
-
-def remove_backward_hooks(model: nn.Module) -> None:
-    """Remove hooks on the gradient of layers, through which torch.func cannot differentiate."""
-    for module in model.modules():
-        module._backward_hooks.clear()
-        module._backward_pre_hooks.clear()
-
-
-@contextmanager
-def without_checkpointing() -> Iterator[None]:
-    """Keep activations instead of computing them twice; torch.func cannot do the latter.
-
-    The numbers are the same.
-    """
-
-    def run(function: Callable[..., Any], _: bool, *args: Any) -> Any:  # noqa: ANN401
-        return function(*args)
-
-    def keep(*_: object, **__: object) -> Generator[None]:
-        yield
-
-    generator = checkpoint._checkpoint_without_reentrant_generator
-    checkpoint._checkpoint_without_reentrant_generator = keep
-    checkpoint.CheckpointFunction.apply = staticmethod(run)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        checkpoint._checkpoint_without_reentrant_generator = generator
-        del checkpoint.CheckpointFunction.apply
 
 
 def _copy_with_hooks(model: nn.Module) -> nn.Module:

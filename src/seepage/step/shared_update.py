@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import SGD, Optimizer
+from torch.utils import checkpoint
 
 from seepage.audit.targets import CapturedUpdate, Target
 from seepage.capture import Capture, Setting
@@ -150,6 +151,47 @@ def leave_unchanged(model: nn.Module) -> Iterator[None]:
     finally:
         random.setstate(plain)
         np.random.set_state(arrays)
+
+
+def read_autocast(model: nn.Module) -> torch.autocast:
+    """Return the autocast that surrounds the call, to be entered again later."""
+    kind = next((p.device.type for p in model.parameters()), "cpu")
+    return torch.autocast(
+        kind,
+        dtype=torch.get_autocast_dtype(kind),
+        enabled=torch.is_autocast_enabled(kind),
+        cache_enabled=torch.is_autocast_cache_enabled(),
+    )
+
+
+def remove_backward_hooks(model: nn.Module) -> None:
+    """Remove hooks on the gradient of layers, through which torch.func cannot differentiate."""
+    for module in model.modules():
+        module._backward_hooks.clear()
+        module._backward_pre_hooks.clear()
+
+
+@contextmanager
+def without_checkpointing() -> Iterator[None]:
+    """Keep activations instead of computing them twice; torch.func cannot do the latter.
+
+    The numbers are the same.
+    """
+
+    def run(function: Callable[..., Any], _: bool, *args: Any) -> Any:  # noqa: ANN401
+        return function(*args)
+
+    def keep(*_: object, **__: object) -> Generator[None]:
+        yield
+
+    generator = checkpoint._checkpoint_without_reentrant_generator
+    checkpoint._checkpoint_without_reentrant_generator = keep
+    checkpoint.CheckpointFunction.apply = staticmethod(run)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        checkpoint._checkpoint_without_reentrant_generator = generator
+        del checkpoint.CheckpointFunction.apply
 
 
 def copy_model(model: object) -> nn.Module:

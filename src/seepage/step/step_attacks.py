@@ -1,4 +1,4 @@
-"""Which attacks a step is audited with, in which ranges, and how many steps fit into the time."""
+"""Which attacks a step is audited with, in which range of inputs, and for how many steps."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from seepage.attacks.applicability import Applicability
 from seepage.attacks.inverting_gradients import inverting_gradients
 from seepage.attacks.labels.infer_labels import InferLabels
-from seepage.core import Attack, Observation, Reconstruction, Rng
+from seepage.core import Attack, Domain, Observation, Reconstruction, Rng
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 from seepage.core.progress import measure_pace
 from seepage.core.rng import require_key
-from seepage.domains.box import Box
+from seepage.domains.box import Box, Image, Signal, Vector
 from seepage.rehearsal import ALL_ATTACKS, EFFORTS, PublicData, auto
 from seepage.rehearsal.effort_plan import EffortName
 from seepage.rehearsal.public_data import Searches
@@ -110,6 +112,112 @@ def _read(asked: str | Attack, found: Applicability, steps: int, ranges: Ranges)
     attack = FindRange(option.attack, ranges) if several else option.attack
     infers = {"infer_labels": True} if option.infer_labels else {}
     return StepAttack(Component(asked, {**option.options, **infers}), attack)
+
+
+# Images that were normalised by the usual means and deviations lie in the first range. Other
+# numbers, such as standardised columns and embeddings, have longer tails.
+_IMAGES, _NUMBERS = (-3.0, 3.0), (-8.0, 8.0)
+# Ranges that searches try besides.
+_NARROWER = ((0.0, 1.0), (-1.0, 1.0))
+
+
+def read_range(declared: object) -> Domain | tuple[float, float] | None:
+    """Return a declared domain or range, which may come as a list, or raise `InvalidValue`."""
+    if declared is None or isinstance(declared, Domain):
+        return declared
+    ends = tuple(declared) if isinstance(declared, tuple | list) else ()
+    if len(ends) != 2 or not all(isinstance(e, int | float) and math.isfinite(e) for e in ends):
+        raise InvalidValue(f"expected domain=(low, high) or a domain, got {declared!r}")
+    return ends
+
+
+def choose_domain(
+    shape: tuple[int, ...], *, declared: Domain | tuple[float, float] | None, others: Tensor | None
+) -> tuple[Domain, str | None]:
+    """Choose the space of the inputs, and say what was assumed; None if it was declared.
+
+    The private batch is not looked at, since its lowest and highest value are private. A declared
+    domain or range is taken as it is. Otherwise the range is that of public inputs, rounded up to
+    [0, 1], [-1, 1] or the next powers of two. Without them it is wide: [-3, 3] for images and
+    [-8, 8] for other numbers. Entries keep the scale in which the network reads them.
+
+    Args:
+        shape: Of one input, as the network reads it.
+        declared: The domain, or the lowest and highest value.
+        others: Inputs of people who are not in the batch.
+
+    Example:
+        >>> choose_domain((3, 8, 8), declared=(0, 1), others=None)[0]
+        Image(shape=(3, 8, 8), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), bounds=(0, 1))
+        >>> choose_domain((3, 8, 8), declared=None, others=None)[0].bounds
+        (-3.0, 3.0)
+    """
+    if isinstance(declared, tuple):
+        return _box(shape, declared), None
+    if declared is not None:
+        return declared, None
+    if others is not None and others.numel():
+        bounds, source = _round_range(others), "as others= does"
+    else:
+        bounds = _IMAGES if len(shape) == 3 else _NUMBERS
+        source = "wide enough for normalised inputs, and searches also try [0, 1] and [-1, 1]"
+    return _box(shape, bounds), (
+        f"inputs are assumed to lie in [{bounds[0]:g}, {bounds[1]:g}] as the network reads them, "
+        f"{source}; give domain=(low, high) for their true range, or a domain for natural units"
+    )
+
+
+def require_range(inputs: Tensor, domain: Domain) -> None:
+    """Raise `InvalidValue` if private inputs leave a range that was assumed."""
+    if not bool(inputs.isfinite().all()):
+        raise InvalidValue("expected finite inputs, got NaN or infinity; check the batch")
+    low, high = domain.bounds
+    if bool(((inputs < low) | (inputs > high)).any()):
+        raise InvalidValue(
+            f"expected inputs in [{low:g}, {high:g}], which is assumed where no range is declared, "
+            "got values outside it; give domain=(low, high) with the range that everybody's inputs "
+            "have"
+        )
+
+
+def list_ranges(
+    shape: tuple[int, ...], *, declared: Domain | tuple[float, float] | None, others: Tensor | None
+) -> tuple[tuple[float, float], ...]:
+    """List the ranges that a search tries; one that is declared or public is the only one.
+
+    The arguments are those of `choose_domain`.
+
+    Example:
+        >>> list_ranges((3, 8, 8), declared=None, others=None)
+        ((-3.0, 3.0), (0.0, 1.0), (-1.0, 1.0))
+    """
+    domain, assumed = choose_domain(shape, declared=declared, others=others)
+    if assumed is None or others is not None:
+        return (domain.bounds,)
+    return (domain.bounds, *_NARROWER)
+
+
+def _round_range(public: Tensor) -> tuple[float, float]:
+    low, high = float(public.min()), float(public.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise InvalidValue("expected finite others, got NaN or infinity; check them")
+    if low >= 0 and high <= 1:
+        return 0.0, 1.0
+    reach = 2.0 ** max(0, math.ceil(math.log2(max(abs(low), abs(high), 1.0))))
+    return -reach, reach
+
+
+def _box(shape: tuple[int, ...], bounds: tuple[float, float]) -> Domain:
+    """Make images of three axes and rows of one; others are channels of numbers in a row.
+
+    Recurrent networks read a series of one number as `(L, 1)`, which is one channel all the same.
+    """
+    if len(shape) == 3:
+        return Image(shape, bounds=bounds)
+    if len(shape) == 1:
+        return Vector(shape, bounds=bounds)
+    channels, length = shape[0], math.prod(shape[1:])
+    return Signal((1, channels) if length == 1 else (channels, length), bounds=bounds)
 
 
 def _narrow(observation: Observation, bounds: tuple[float, float]) -> Observation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from seepage.core import Batch, Domain
 from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, summarise_error
-from seepage.domains import Image, Signal, Tokens, Vector
+from seepage.domains import Tokens
 from seepage.probing.hooks import evaluating
 from seepage.zoo.foreign import find_logits
 
@@ -127,112 +126,6 @@ def _copy_target(target: Tensor) -> Tensor:
     if target.dtype != torch.bool and target.ndim == 2 and target.shape[1] == 1:
         target = target[:, 0]
     return target.detach().clone().long()
-
-
-# Images that were normalised by the usual means and deviations lie in the first range. Other
-# numbers, such as standardised columns and embeddings, have longer tails.
-_IMAGES, _NUMBERS = (-3.0, 3.0), (-8.0, 8.0)
-# Ranges that searches try besides.
-_NARROWER = ((0.0, 1.0), (-1.0, 1.0))
-
-
-def read_range(declared: object) -> Domain | tuple[float, float] | None:
-    """Return a declared domain or range, which may come as a list, or raise `InvalidValue`."""
-    if declared is None or isinstance(declared, Domain):
-        return declared
-    ends = tuple(declared) if isinstance(declared, tuple | list) else ()
-    if len(ends) != 2 or not all(isinstance(e, int | float) and math.isfinite(e) for e in ends):
-        raise InvalidValue(f"expected domain=(low, high) or a domain, got {declared!r}")
-    return ends
-
-
-def choose_domain(
-    shape: tuple[int, ...], *, declared: Domain | tuple[float, float] | None, others: Tensor | None
-) -> tuple[Domain, str | None]:
-    """Choose the space of the inputs, and say what was assumed; None if it was declared.
-
-    The private batch is not looked at, since its lowest and highest value are private. A declared
-    domain or range is taken as it is. Otherwise the range is that of public inputs, rounded up to
-    [0, 1], [-1, 1] or the next powers of two. Without them it is wide: [-3, 3] for images and
-    [-8, 8] for other numbers. Entries keep the scale in which the network reads them.
-
-    Args:
-        shape: Of one input, as the network reads it.
-        declared: The domain, or the lowest and highest value.
-        others: Inputs of people who are not in the batch.
-
-    Example:
-        >>> choose_domain((3, 8, 8), declared=(0, 1), others=None)[0]
-        Image(shape=(3, 8, 8), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), bounds=(0, 1))
-        >>> choose_domain((3, 8, 8), declared=None, others=None)[0].bounds
-        (-3.0, 3.0)
-    """
-    if isinstance(declared, tuple):
-        return _box(shape, declared), None
-    if declared is not None:
-        return declared, None
-    if others is not None and others.numel():
-        bounds, source = _round_range(others), "as others= does"
-    else:
-        bounds = _IMAGES if len(shape) == 3 else _NUMBERS
-        source = "wide enough for normalised inputs, and searches also try [0, 1] and [-1, 1]"
-    return _box(shape, bounds), (
-        f"inputs are assumed to lie in [{bounds[0]:g}, {bounds[1]:g}] as the network reads them, "
-        f"{source}; give domain=(low, high) for their true range, or a domain for natural units"
-    )
-
-
-def require_range(inputs: Tensor, domain: Domain) -> None:
-    """Raise `InvalidValue` if private inputs leave a range that was assumed."""
-    if not bool(inputs.isfinite().all()):
-        raise InvalidValue("expected finite inputs, got NaN or infinity; check the batch")
-    low, high = domain.bounds
-    if bool(((inputs < low) | (inputs > high)).any()):
-        raise InvalidValue(
-            f"expected inputs in [{low:g}, {high:g}], which is assumed where no range is declared, "
-            "got values outside it; give domain=(low, high) with the range that everybody's inputs "
-            "have"
-        )
-
-
-def list_ranges(
-    shape: tuple[int, ...], *, declared: Domain | tuple[float, float] | None, others: Tensor | None
-) -> tuple[tuple[float, float], ...]:
-    """List the ranges that a search tries; one that is declared or public is the only one.
-
-    The arguments are those of `choose_domain`.
-
-    Example:
-        >>> list_ranges((3, 8, 8), declared=None, others=None)
-        ((-3.0, 3.0), (0.0, 1.0), (-1.0, 1.0))
-    """
-    domain, assumed = choose_domain(shape, declared=declared, others=others)
-    if assumed is None or others is not None:
-        return (domain.bounds,)
-    return (domain.bounds, *_NARROWER)
-
-
-def _round_range(public: Tensor) -> tuple[float, float]:
-    low, high = float(public.min()), float(public.max())
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise InvalidValue("expected finite others, got NaN or infinity; check them")
-    if low >= 0 and high <= 1:
-        return 0.0, 1.0
-    reach = 2.0 ** max(0, math.ceil(math.log2(max(abs(low), abs(high), 1.0))))
-    return -reach, reach
-
-
-def _box(shape: tuple[int, ...], bounds: tuple[float, float]) -> Domain:
-    """Make images of three axes and rows of one; others are channels of numbers in a row.
-
-    Recurrent networks read a series of one number as `(L, 1)`, which is one channel all the same.
-    """
-    if len(shape) == 3:
-        return Image(shape, bounds=bounds)
-    if len(shape) == 1:
-        return Vector(shape, bounds=bounds)
-    channels, length = shape[0], math.prod(shape[1:])
-    return Signal((1, channels) if length == 1 else (channels, length), bounds=bounds)
 
 
 class MaskPadding(nn.Module):
