@@ -22,8 +22,9 @@ from torch import Tensor
 import seepage as sp
 from benchmarks.provenance import save
 from seepage.audit import AuditResult, Planned, Record, environment
-from seepage.audit.artifacts import Artifacts, pack
+from seepage.audit.artifacts import Artifacts
 from seepage.core.construct import Component
+from seepage.core.whole_file import pack
 from seepage.report import audit_page
 
 BATCHES, BATCH = 125, 4

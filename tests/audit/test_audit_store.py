@@ -16,11 +16,11 @@ import torch
 
 import seepage as sp
 from seepage.audit import Audit, AuditStore, environment, load_audit, run_case, select_targets
-from seepage.audit.artifacts import pack, unpack
 from seepage.audit.database import FORMAT, TEMPORARY
 from seepage.audit.folder import DirectoryLock
 from seepage.audit.run_case import fail_case
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
+from seepage.core.whole_file import pack, unpack
 from seepage.scoring import METRICS
 
 PHOTOS = sp.data.load("photos", pixels=8)

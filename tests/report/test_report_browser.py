@@ -10,8 +10,9 @@ from tests.report.records import make_record
 
 import seepage as sp
 from seepage.audit import AuditResult
-from seepage.audit.artifacts import Artifacts, pack
+from seepage.audit.artifacts import Artifacts
 from seepage.core.construct import Component
+from seepage.core.whole_file import pack
 from seepage.report import audit_page
 from seepage.report.words import defense_words
 

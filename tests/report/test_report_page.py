@@ -12,9 +12,10 @@ import torch
 from tests.report.records import make_record
 
 from seepage.audit import AuditResult, Ceiling, Choice, Planned
-from seepage.audit.artifacts import Artifacts, pack
+from seepage.audit.artifacts import Artifacts
 from seepage.audit.record import Control
 from seepage.core.construct import Component
+from seepage.core.whole_file import pack
 from seepage.report import (
     as_csv,
     as_json,

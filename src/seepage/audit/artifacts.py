@@ -11,40 +11,11 @@ from torch import Tensor
 
 from seepage.core.encryption import Key
 from seepage.core.errors import UnreadableFile
-from seepage.core.whole_file import PRIVATE_FOLDER, checksum, read_plain, write_whole
+from seepage.core.whole_file import PRIVATE_FOLDER, checksum, read_plain, unpack, write_whole
 
 SUFFIX = ".safetensors"
 # A name is never a path.
 NAME = "[A-Za-z0-9_-]{1,100}"
-
-
-def pack(tensors: Mapping[str, Tensor], words: Mapping[str, str] | None = None) -> bytes:
-    """Pack tensors and metadata into the bytes of a safetensors file."""
-    from safetensors.torch import save
-
-    plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    return save(plain, metadata=dict(words or {}))
-
-
-def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Undo `pack`.
-
-    Example:
-        >>> import torch
-        >>> unpack(pack({"ones": torch.ones(2)}, {"by": "hand"}))
-        ({'ones': tensor([1., 1.])}, {'by': 'hand'})
-    """
-    import json
-
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        tensors = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise UnreadableFile(f"expected whole safetensors, got {len(data)} bytes") from error
-    return tensors, header.get("__metadata__") or {}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seepage.audit.artifacts import SUFFIX, Artifacts, pack
+from seepage.audit.artifacts import SUFFIX, Artifacts
 from seepage.audit.database import (
     ARTIFACTS,
     DATABASE,
@@ -43,7 +43,7 @@ from seepage.core.checkpoint import Checkpoints
 from seepage.core.construct import Component
 from seepage.core.encryption import VARIABLE, find_key, open_key, prove_key
 from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
-from seepage.core.whole_file import PRIVATE_FOLDER, write_whole
+from seepage.core.whole_file import PRIVATE_FOLDER, pack, write_whole
 
 # A part that changes because another one did, and which; only the other one is reported.
 _IMPLIED_BY: Mapping[str, tuple[str, ...]] = defaultdict(

@@ -27,10 +27,9 @@ from seepage.audit.spec_text import SpecSource
 from seepage.core.checkpoint import checkpointing
 from seepage.core.encryption import find_key
 from seepage.core.errors import (
-    MissingExtra,
     SeepageError,
     UnknownName,
-    install_hint,
+    import_extra,
     require_at_least,
     summarise_error,
 )
@@ -327,12 +326,8 @@ def _import_ray() -> ModuleType:
     if "RAY_ADDRESS" not in os.environ and HOST not in os.environ:
         # Read when Ray is imported: the cluster started here listens on the loopback device only.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    try:
-        # An import statement would have another type where the extra is not installed.
-        ray = import_module("ray")
-        import_module("ray.exceptions")
-    except ImportError as error:
-        raise MissingExtra(f"the executor 'ray' needs an extra: {install_hint('ray')}") from error
+    ray: ModuleType = import_extra("ray", "ray", reason="the executor 'ray' needs an extra")
+    import_module("ray.exceptions")
     return ray
 
 

@@ -10,7 +10,6 @@ loads it.
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,7 @@ from torch import Tensor
 from seepage.core.digest import digest
 from seepage.core.encryption import Key
 from seepage.core.errors import UnreadableFile, require_at_least
-from seepage.core.whole_file import PRIVATE_FOLDER, read_plain, write_whole
+from seepage.core.whole_file import PRIVATE_FOLDER, pack, read_plain, unpack, write_whole
 
 
 class CheckpointWarning(UserWarning):
@@ -80,18 +79,21 @@ class Checkpoints:
         data = read_plain(self._path(fingerprint))
         if self.key is not None:
             data = self.key.decrypt(data, name=f"checkpoints/{fingerprint}")
-        return _unpack(data)
+        named, words = unpack(data)
+        # By number, of which there may be more than three digits.
+        tensors = [named[name] for name in sorted(named, key=lambda name: (len(name), name))]
+        if words.get("digest") != digest(*tensors):
+            raise UnreadableFile("its numbers have another checksum")
+        return tensors
 
     def save(self, fingerprint: str, tensors: Sequence[Tensor]) -> None:
         """Save tensors, whole or not at all."""
-        from safetensors.torch import save
-
         self.folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
         path = self._path(fingerprint)
         # Copies, since an optimiser may hold one tensor under two names.
         own = [t.detach().cpu().clone(memory_format=torch.contiguous_format) for t in tensors]
         named = {f"{index:03d}": t for index, t in enumerate(own)}
-        data = save(named, metadata={"digest": digest(*own)})
+        data = pack(named, {"digest": digest(*own)})
         if self.key is not None:
             data = self.key.encrypt(data, name=f"checkpoints/{fingerprint}")
         # Workers that try one attack out save the same checkpoint, perhaps at the same time.
@@ -113,22 +115,6 @@ class Checkpoints:
 
     def _path(self, fingerprint: str) -> Path:
         return self.folder / f"{fingerprint}.safetensors"
-
-
-def _unpack(data: bytes) -> list[Tensor]:
-    """Read the tensors of a checkpoint; raise `UnreadableFile` unless they are as they were."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        named = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        tensors = [named[f"{index:03d}"] for index in range(len(named))]
-        if header["__metadata__"]["digest"] != digest(*tensors):
-            raise UnreadableFile("its numbers have another checksum")
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise UnreadableFile("it is no whole safetensors file") from error
-    return tensors
 
 
 _current: ContextVar[Checkpoints | None] = ContextVar("seepage_checkpoints", default=None)

@@ -134,12 +134,12 @@ def install_hint(extra: str) -> str:
     return f"pip install -e '{root}[{extra}]'" if is_checkout else f"pip install 'seepage[{extra}]'"
 
 
-def import_extra(module: str, extra: str, *, reason: str) -> Any:  # noqa: ANN401 - any package
+def import_extra(module: str, extra: str, *, reason: str, otherwise: str = "") -> Any:  # noqa: ANN401 - any package
     """Import an optional package; `MissingExtra` gives the reason and the command to install it."""
     try:
         return import_module(module)
     except ImportError as error:
-        raise MissingExtra(f"{reason}: {install_hint(extra)}") from error
+        raise MissingExtra(f"{reason}: {install_hint(extra)}{otherwise}") from error
 
 
 def summarise_error(error: BaseException) -> str:

@@ -3,20 +3,52 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seepage.core.errors import InvalidValue, UnreadableFile
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # What holds private data is for its owner alone.
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 VARIABLE = "SEEPAGE_LARGEST"
 # Bytes that one file of data may have in memory.
 LARGEST = 2 * 2**30
+
+
+def pack(tensors: Mapping[str, Tensor], words: Mapping[str, str] | None = None) -> bytes:
+    """Pack tensors and metadata into the bytes of a safetensors file."""
+    from safetensors.torch import save
+
+    plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    return save(plain, metadata=dict(words or {}))
+
+
+def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Undo `pack`.
+
+    Example:
+        >>> import torch
+        >>> unpack(pack({"ones": torch.ones(2)}, {"by": "hand"}))
+        ({'ones': tensor([1., 1.])}, {'by': 'hand'})
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        tensors = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise UnreadableFile(f"expected whole safetensors, got {len(data)} bytes") from error
+    return tensors, header.get("__metadata__") or {}
 
 
 def require_size(path: Path, size: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import ClassVar, Literal
 
 import torch
@@ -12,9 +13,8 @@ from torch import Tensor
 from seepage.core import Defense, Protection, Rng, Update
 from seepage.core.errors import (
     InvalidValue,
-    MissingExtra,
     UnknownName,
-    install_hint,
+    import_extra,
     require_at_least,
     require_within,
 )
@@ -241,13 +241,9 @@ def epsilon(
     require_within("(0, 1]", sample_rate=sample_rate)
     if accountant not in ("rdp", "prv"):
         raise UnknownName("accountant", accountant, ("rdp", "prv"))
-    try:
-        from opacus import accountants
-    except ImportError as error:
-        raise MissingExtra(
-            f"epsilon needs Opacus: {install_hint('dp')}, or use gaussian_epsilon if every "
-            "example takes part in every step"
-        ) from error
+    otherwise = ", or use gaussian_epsilon if every example takes part in every step"
+    import_extra("opacus", "dp", reason="epsilon needs Opacus", otherwise=otherwise)
+    accountants = import_module("opacus.accountants")
     made = {"rdp": accountants.RDPAccountant, "prv": accountants.PRVAccountant}[accountant]()
     for _ in range(steps):
         made.step(noise_multiplier=noise_multiplier, sample_rate=sample_rate)

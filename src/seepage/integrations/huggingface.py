@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from seepage.core.errors import MissingExtra, install_hint
+from seepage.core.errors import import_extra
 from seepage.integrations.gathered_step import (
     SMOOTHING,
     GatheredStep,
@@ -42,12 +42,9 @@ def step_callback(listener: StepListener) -> TrainerCallback:
     Raises:
         MissingExtra: If transformers is not installed.
     """
-    try:
-        from transformers import TrainerCallback
-    except ImportError as error:
-        raise MissingExtra(f"this needs transformers: {install_hint('huggingface')}") from error
+    transformers = import_extra("transformers", "huggingface", reason="this needs transformers")
 
-    class StepCallback(TrainerCallback):  # type: ignore[misc]
+    class StepCallback(transformers.TrainerCallback):  # type: ignore[misc,name-defined]
         """Listens to the network in chosen steps, and hands over what it heard."""
 
         def __init__(self) -> None:

@@ -7,10 +7,11 @@ import io
 import json
 import re
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from seepage.audit.record import Record, name_infinities
-from seepage.core.errors import MissingExtra, install_hint
+from seepage.core.errors import import_extra
 from seepage.report.leak import Attempt, attempts
 from seepage.report.unscored import unscored
 from seepage.report.words import Setup, defense_words, local_words, threat_words
@@ -197,16 +198,12 @@ def as_json(content: Mapping[str, object]) -> str:
 
 def as_parquet(rows: Sequence[FlatRow]) -> bytes:
     """Write rows as Parquet; raises MissingExtra without pyarrow."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtra(
-            f"--format parquet needs pyarrow: {install_hint('parquet')}, or use --format csv"
-        ) from error
+    reason, otherwise = "--format parquet needs pyarrow", ", or use --format csv"
+    pyarrow = import_extra("pyarrow", "parquet", reason=reason, otherwise=otherwise)
+    parquet = import_module("pyarrow.parquet")
     kept = io.BytesIO()
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in _columns(rows)})
-    pyarrow.parquet.write_table(table, kept)
+    parquet.write_table(table, kept)
     return kept.getvalue()
 
 
