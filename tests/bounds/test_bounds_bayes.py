@@ -285,7 +285,7 @@ def test_two_candidates_under_epsilon_and_delta_are_a_closed_form(digits):
         data="digits", same_label=False, candidates=2, epsilon=0.3, delta=0.01
     )
     found = bound(make_client(1.0), digits_task(digits), batch, rng=sp.rng(0))
-    pair = bound._prior.draw(digits_task(digits), batch, 0, rng=sp.rng(0).fork(0))
+    pair = bound.draw(digits_task(digits), batch, 0, rng=sp.rng(0).fork(0))
     distance = float((pair[0] - pair[1]).square().mean().sqrt())
     exact = math.sqrt((1 - math.exp(0.3) / 2 - 0.01) * distance**2 / 4)
     assert float(found.value) == pytest.approx(exact, rel=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
-from seepage.core.errors import NotApplicable, require_within
+from seepage.core.errors import NotApplicable
 from seepage.core.rng import require_key
 
 # Which attacks a lower bound covers, among its assumptions; reports raise an alarm by these.
@@ -61,14 +62,10 @@ class LowerBound:
         raise NotImplementedError
 
 
-def bound_below(error: Tensor, *assumptions: str, remark: str = "") -> BoundValue:
+def bound_below(error: Tensor | Sequence[float], *assumptions: str, remark: str = "") -> BoundValue:
     """Build a lower bound on the RMSE from a value per example."""
-    return BoundValue(error.cpu(), "lower", "rmse", assumptions, remark)
-
-
-def require_radius(radius: float) -> None:
-    """Require a radius that is positive and no wider than the domain."""
-    require_within("(0, 1]", radius=radius)
+    value = torch.as_tensor(error, dtype=torch.float64, device="cpu")
+    return BoundValue(value, "lower", "rmse", assumptions, remark)
 
 
 def find_intervals(

@@ -22,31 +22,30 @@ from seepage.bounds.information import Channel, channel, require_gaussian
 from seepage.bounds.inverse_trace import half_width
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
-from seepage.core.errors import InvalidValue, NotApplicable, require_at_least
+from seepage.core.errors import NotApplicable, require_at_least
 from seepage.data.dataset import Dataset
 from seepage.data.load import load
 from seepage.domains import Image
 
 
-@dataclass(frozen=True)
-class CandidatePrior:
-    """Public data from which an adversary guesses that an example is drawn.
+@dataclass(frozen=True, kw_only=True)
+class OverCandidates(LowerBound):
+    """Abstract: a bound on average over public data, among which the private example is hidden.
 
     Args:
         data: Name of the data set, as `load` and specs take it.
         split: "test" or "train".
-        count: Largest number of candidates, with the private example among them.
+        candidates: Largest number of candidates, with the private example among them.
         same_label: Whether only data with the label of the private example counts.
     """
 
-    data: str
+    data: str = ""
     split: str = "test"
-    count: int = 100
+    candidates: int = 100
     same_label: bool = True
 
     def __post_init__(self) -> None:
-        if self.count < 2:
-            raise InvalidValue(f"expected candidates >= 2, got {self.count!r}")
+        require_at_least(2, candidates=self.candidates)
 
     def draw(self, task: Task, batch: Batch, example: int, *, rng: Rng) -> Tensor:
         """Draw the candidates for one example `(N, ...)`, the private one first.
@@ -78,7 +77,7 @@ class CandidatePrior:
                 "data, or set same_label = false"
             )
         order = rng.uniform((len(others),), like=private).argsort()
-        return torch.cat([private[None], others[order[: self.count - 1]]])
+        return torch.cat([private[None], others[order[: self.candidates - 1]]])
 
 
 @cache
@@ -90,7 +89,7 @@ def _load_once(name: str, split: str, side: int | None) -> Dataset:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CandidateError(LowerBound):
+class CandidateError(OverCandidates):
     """No attack comes closer on average over candidates from public data; the update may jump.
 
     The adversary holds N inputs, one of which is the private one, and the rest of the batch. It
@@ -128,21 +127,13 @@ class CandidateError(LowerBound):
 
     name: ClassVar[str] = "candidate_error"
 
-    data: str = ""
-    split: str = "test"
-    candidates: int = 100
-    same_label: bool = True
     draws: int = 32
     std: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_at_least(0, std=self.std)
         require_at_least(2, draws=self.draws)
-        self._prior  # noqa: B018
-
-    @property
-    def _prior(self) -> CandidatePrior:
-        return CandidatePrior(self.data, self.split, self.candidates, self.same_label)
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Compute the error of the best attack on each example's candidates."""
@@ -156,7 +147,7 @@ class CandidateError(LowerBound):
                 "the right one; add noise, or use MutualInformation"
             )
         return bound_below(
-            torch.tensor(errors, dtype=torch.float64, device="cpu"),
+            errors,
             EVERY_ATTACK,
             f"{AMONG} from {self.data}, all as likely",
             KNOWN,
@@ -170,7 +161,7 @@ class CandidateError(LowerBound):
         self, seen: Channel, task: Task, batch: Batch, example: int, rng: Rng
     ) -> tuple[int, float, float]:
         """Count the candidates; find the best attack's error and how often it names the right."""
-        inputs = self._prior.draw(task, batch, example, rng=rng.fork("candidates"))
+        inputs = self.draw(task, batch, example, rng=rng.fork("candidates"))
         signals = []
         for one in inputs:
             rows = torch.cat([batch.inputs[:example], one[None], batch.inputs[example + 1 :]])

@@ -309,8 +309,7 @@ class RenyiError(LowerBound):
         sigma = read_noise_multiplier(client)
         low, high = task.domain.bounds
         error = renyi_rmse(noise_multiplier=sigma, width=high - low)
-        value = torch.full((len(batch),), error, dtype=torch.float64, device="cpu")
-        return bound_below(value, *ASSUMPTIONS)
+        return bound_below([error] * len(batch), *ASSUMPTIONS)
 
 
 def read_noise_multiplier(client: Client) -> float:

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import torch
 
-from seepage.bounds.bound import AMONG, EVERY_ATTACK, OTHERS_KNOWN, LowerBound, bound_below
-from seepage.bounds.candidates import CandidatePrior
+from seepage.bounds.bound import AMONG, EVERY_ATTACK, OTHERS_KNOWN, bound_below
+from seepage.bounds.candidates import OverCandidates
 from seepage.bounds.dp import gaussian_blow_up, integrate_failure, read_noise_multiplier
 from seepage.clients.client import Client
 from seepage.clients.gradient import Gradient
@@ -108,7 +108,7 @@ def _read_noise(client: Client, examples: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReconstructionRobustness(LowerBound):
+class ReconstructionRobustness(OverCandidates):
     """No attack on a differentially private client errs by less, on average over candidates.
 
         E rmse^2 >= integral over eta^2 of 1 - gamma(kappa(eta))
@@ -137,24 +137,16 @@ class ReconstructionRobustness(LowerBound):
 
     name: ClassVar[str] = "reconstruction_robustness"
 
-    data: str = ""
-    split: str = "test"
-    candidates: int = 100
-    same_label: bool = True
     epsilon: float | None = None
     delta: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.epsilon is not None and not self.epsilon >= 0) or not 0 <= self.delta < 1:
             raise InvalidValue(
                 f"expected epsilon >= 0 and delta in [0, 1), got {self.epsilon!r} and "
                 f"{self.delta!r}"
             )
-        self._prior  # noqa: B018
-
-    @property
-    def _prior(self) -> CandidatePrior:
-        return CandidatePrior(self.data, self.split, self.candidates, self.same_label)
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Bound the error by the promise and each example's candidates."""
@@ -168,7 +160,7 @@ class ReconstructionRobustness(LowerBound):
 
         errors, counts = list[float](), list[int]()
         for i in range(len(batch)):
-            found = self._prior.draw(task, batch, i, rng=rng.fork(i))
+            found = self.draw(task, batch, i, rng=rng.fork(i))
             errors.append(math.sqrt(integrate_failure(found, bound_success, power=2)))
             counts.append(len(found))
         kept = (
@@ -177,7 +169,7 @@ class ReconstructionRobustness(LowerBound):
             else f"the client keeps ({epsilon:g}, {self.delta:g})-DP for each example: not checked"
         )
         return bound_below(
-            torch.tensor(errors, dtype=torch.float64, device="cpu"),
+            errors,
             EVERY_ATTACK,
             f"{AMONG} from {self.data}, all as likely",
             OTHERS_KNOWN,

@@ -14,13 +14,12 @@ from seepage.bounds.bound import (
     bound_below,
     describe_intervals,
     find_intervals,
-    require_radius,
 )
 from seepage.bounds.information import channel, information
 from seepage.bounds.inverse_trace import RESOLVED, Inversion
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
-from seepage.core.errors import NotApplicable, require_at_least
+from seepage.core.errors import NotApplicable, require_at_least, require_within
 from seepage.core.rng import require_key
 from seepage.exposure.inspection import inspection
 from seepage.exposure.rank_metric import rank_metric
@@ -85,7 +84,7 @@ class Identifiability(LowerBound):
     shown: int = 8
 
     def __post_init__(self) -> None:
-        require_radius(self.radius)
+        require_within("(0, 1]", radius=self.radius)
         require_at_least(1, shown=self.shown)
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
@@ -149,7 +148,7 @@ class EquationCount(LowerBound):
     radius: float = 0.25
 
     def __post_init__(self) -> None:
-        require_radius(self.radius)
+        require_within("(0, 1]", radius=self.radius)
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Count equations and unknowns; nothing is random."""
@@ -199,7 +198,7 @@ class RankDeficiency(LowerBound):
     radius: float = 0.25
 
     def __post_init__(self) -> None:
-        require_radius(self.radius)
+        require_within("(0, 1]", radius=self.radius)
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Count equations and unknowns; nothing is random."""

@@ -54,19 +54,21 @@ class Channel:
         if not self.apart:
             return self.client.expected(task, inputs, labels).flat()
         parts = self.client.chain.split(Batch(inputs, labels))
-        links = self.client.chain
-        alone = replace(self.client, defense=chain(*links.input_defenses, *links.update_defenses))
-        return torch.cat([alone.expected(task, p.inputs, p.labels).flat() for p in parts])
+        return torch.cat([self._alone.expected(task, p.inputs, p.labels).flat() for p in parts])
 
     def share(self, task: Task, batch: Batch, *, rng: Rng) -> Tensor:
         """Compute the signal `(P,)` as the client does, with the rounding that it applies."""
         with torch.no_grad(), precision("float32"):
             if not self.apart:
                 return self.client(task, batch, rng=rng).flat()
-            links = self.client.chain
-            single = chain(*links.input_defenses, *links.update_defenses)
-            alone = replace(self.client, defense=single)
-            return torch.cat([alone(task, part, rng=rng).flat() for part in links.split(batch)])
+            parts = self.client.chain.split(batch)
+            return torch.cat([self._alone(task, part, rng=rng).flat() for part in parts])
+
+    @property
+    def _alone(self) -> Client:
+        """The client without the others that its update is combined with."""
+        links = self.client.chain
+        return replace(self.client, defense=chain(*links.input_defenses, *links.update_defenses))
 
     def describe(self) -> tuple[str, ...]:
         """Say what the adversary is given in the proof and what it sees, as assumptions."""

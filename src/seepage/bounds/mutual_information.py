@@ -18,13 +18,12 @@ from seepage.bounds.bound import (
     bound_below,
     describe_intervals,
     find_intervals,
-    require_radius,
 )
 from seepage.bounds.information import Channel, channel, require_gaussian
 from seepage.bounds.inverse_trace import COVERED, half_width
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
-from seepage.core.errors import require_at_least
+from seepage.core.errors import require_at_least, require_within
 
 # Directions with less than this share of the largest variance are rounding errors.
 NEGLIGIBLE = 1e-10
@@ -80,7 +79,7 @@ class MutualInformation(LowerBound):
 
     def __post_init__(self) -> None:
         require_at_least(0, std=self.std)
-        require_radius(self.radius)
+        require_within("(0, 1]", radius=self.radius)
         require_at_least(2, draws=self.draws)
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
@@ -95,7 +94,7 @@ class MutualInformation(LowerBound):
             errors.append(math.sqrt(_remaining_error(found[-1][0], widths=2 * half[i])))
         most, doubt = (max(values) / math.log(2) for values in zip(*found, strict=True))
         return bound_below(
-            torch.tensor(errors, dtype=torch.float64, device="cpu"),
+            errors,
             EVERY_ATTACK,
             describe_intervals(self.radius),
             KNOWN,

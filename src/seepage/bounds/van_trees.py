@@ -17,7 +17,6 @@ from seepage.bounds.bound import (
     bound_below,
     describe_intervals,
     find_intervals,
-    require_radius,
 )
 from seepage.bounds.information import (
     Information,
@@ -29,7 +28,7 @@ from seepage.bounds.information import (
 from seepage.bounds.inverse_trace import COVERED, InverseTrace, Inversion, half_width
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
-from seepage.core.errors import require_at_least
+from seepage.core.errors import require_at_least, require_within
 
 CONTINUOUS = "the update is continuous in the inputs, which was checked operation by operation"
 
@@ -91,7 +90,7 @@ class VanTrees(LowerBound):
 
     def __post_init__(self) -> None:
         require_at_least(0, std=self.std)
-        require_radius(self.radius)
+        require_within("(0, 1]", radius=self.radius)
         require_at_least(1, points=self.points)
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
