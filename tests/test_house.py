@@ -13,8 +13,8 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 319,
-    "lines": 64_620,
-    "public names": 1_206,
+    "lines": 64_500,
+    "public names": 1_188,
     "single-user modules": 38,
 }
 
