@@ -17,6 +17,7 @@ from seepage.audit.case import client_key, describe_threat
 from seepage.core.errors import InvalidValue
 from seepage.data import Dataset
 from seepage.domains import Signal
+from seepage.report import Level, attempts
 from seepage.scoring import METRICS
 
 PHOTOS = sp.data.load("photos")
@@ -241,10 +242,22 @@ def test_the_bounds_of_the_domain_are_the_peak_of_the_scores():
     assert "ssim" not in record.scores
 
 
-def test_only_the_metrics_that_were_asked_for_are_measured():
+def test_the_metrics_that_were_asked_for_are_measured_and_those_that_verdicts_read():
     asked = (METRICS["psnr"], METRICS["l1"])
     record = run_case(replace(one_case(constant(0.0)), metrics=asked)).record
-    assert list(record.scores) == ["psnr", "l1"]
+    assert list(record.scores) == ["psnr", "l1", "label_accuracy", "exact"]
+
+
+@pytest.mark.parametrize("asked", [("ssim",), ("l1",), ("label_accuracy",), ("mse", "psnr")])
+def test_no_list_of_metrics_changes_what_is_said_of_a_person(asked):
+    case = one_case(sp.attacks.analytic_fc(), knows_labels=False)
+    everything = run_case(case).record
+    shown = run_case(replace(case, metrics=tuple(METRICS[name] for name in asked))).record
+    judged, again = attempts([everything]), attempts([shown])
+    assert [one.level for one in judged] == [Level.reconstructed]
+    assert [(a.level, a.parts, a.psnr) for a in again] == [
+        (a.level, a.parts, a.psnr) for a in judged
+    ]
 
 
 def test_a_guess_without_labels_has_no_label_accuracy_rather_than_none_right():

@@ -179,7 +179,7 @@ def test_a_spec_may_name_every_kind_of_part_by_its_path(place):
     grey, *_ = load_audit(place / "out").records
     assert str(grey.attack) == "acme_local:Grey(shade=0.25)"
     assert grey.data == "acme_local:few"
-    assert set(grey.scores) == {"psnr", "largest_error"}
+    assert set(grey.scores) == {"psnr", "largest_error", "label_accuracy", "exact"}
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from seepage.core.construct import Component
 from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import InvalidValue
 from seepage.rehearsal.public_data import Searches
+from seepage.scoring.scores import JUDGED
 from seepage.threats.threat import Threat
 
 Identity = dict[str, Any]
@@ -163,7 +164,7 @@ class Case(_GridCell):
         attack_name: What records call it.
         target: Whose data is private.
         seed: Of the adversary's randomness and, together with the private data, of the client's.
-        metrics: What to measure; None takes all that fit the inputs.
+        metrics: What to measure besides what verdicts read; None takes all that fit the inputs.
         control: For a control, whether the update of the canaries is attacked, noise of the same
             norms, or the update of the canaries by the search alone.
         others: For a control, people whom its guess has no part of.
@@ -191,7 +192,10 @@ class Case(_GridCell):
         return self.attack.plant(self.task, rng=Rng(self.seed).fork("adversary", "plant"))
 
     def _identify(self) -> Identity:
-        metrics = "all" if self.metrics is None else ", ".join(m.name for m in self.metrics)
+        metrics = "all"
+        if self.metrics is not None:
+            # Results of audits that did not measure what verdicts read are not reused.
+            metrics = ", ".join(dict.fromkeys([*(m.name for m in self.metrics), *JUDGED]))
         return {
             "threat": asdict(describe_threat(self.threat)),
             "attack": asdict(Component.of(self.attack_name)),

@@ -117,7 +117,7 @@ class Audit:
         locals: What clients compute.
         defenses: What they do before sharing.
         threats: What the adversary knows.
-        metrics: What to measure; None takes all that fit the inputs.
+        metrics: What to measure besides what verdicts read; None takes all that fit the inputs.
         seeds: Repetitions.
         bounds: Bounds to compute for every task and client, by the name that records use; once,
             with the first seed.

@@ -30,6 +30,7 @@ from seepage.audit.workers import TRIES, Pool, RayCluster
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import DataNotFound, InvalidValue
 from seepage.core.whole_file import read_plain
+from seepage.scoring.scores import JUDGED
 
 
 class ProgressListener(Protocol):
@@ -220,7 +221,7 @@ def require_measured(gates: Sequence[Gate], spec: Spec) -> None:
         )
     for gate in gates:
         asked = [part.audit.metrics for part in spec.parts]
-        if gate.metric == IDENTIFIED:
+        if gate.metric in (IDENTIFIED, *JUDGED):
             continue
         if not any(m is None or gate.metric in [metric.name for metric in m] for m in asked):
             raise InvalidValue(

@@ -17,7 +17,17 @@ from torch import Tensor
 
 from seepage.audit.record import CANARIES
 from seepage.capture.capture import Capture
-from seepage.core import Batch, Domain, Metric, Observation, Protection, Reconstruction, Rng, Task
+from seepage.core import (
+    Batch,
+    Domain,
+    Metric,
+    Observation,
+    Paired,
+    Protection,
+    Reconstruction,
+    Rng,
+    Task,
+)
 from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue, require_at_least
 from seepage.core.task import describe_inputs
@@ -27,6 +37,7 @@ from seepage.rehearsal.public_data import PublicData
 from seepage.scoring import Scores, baseline_scores, score
 from seepage.scoring.gallery import Gallery, identify
 from seepage.scoring.identification import Identification
+from seepage.scoring.scores import add_judged
 from seepage.threats.threat import Threat
 
 # Public people that an attack is given, at most.
@@ -206,11 +217,18 @@ class Target:
     def score_guess(
         self, guess: Reconstruction, *, metrics: Sequence[Metric] | None, rng: Rng
     ) -> _ScoredGuess:
-        """Score a guess and the baselines, in the units of the data set; no truth, no scores."""
+        """Score a guess and the baselines, in the units of the data set; no truth, no scores.
+
+        What verdicts read is measured whatever `metrics` lists.
+        """
         if self.batch is None:
             return _ScoredGuess(tuple(range(len(guess.inputs))), guess.inputs)
         low, high = self.bounds
-        peak, domain = high - low, self.domain
+        peak, domain, truth = high - low, self.domain, self.batch
+        if metrics is not None:
+            same = tuple(range(len(truth)))
+            itself = Paired(truth.inputs, truth.inputs, truth.labels, None, same, domain=domain)
+            metrics = add_judged(metrics, itself)
         scores = score(guess, self.batch, metrics=metrics, low=low, peak=peak, domain=domain)
         trivial = baseline_scores(
             self.batch,

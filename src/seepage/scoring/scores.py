@@ -140,6 +140,34 @@ def _fits(name: str, paired: Paired) -> bool:
     return True
 
 
+# What verdicts, tables and gates read: an input that came back exactly, labels, columns, words.
+JUDGED = (
+    "psnr",
+    "label_accuracy",
+    "exact",
+    "feature_accuracy",
+    "token_accuracy",
+    "token_recall",
+)
+
+
+def add_judged(asked: Sequence[Metric], paired: Paired) -> tuple[Metric, ...]:
+    """The metrics that were asked for, then those that judge people and fit these inputs.
+
+    What is asked for decides what is shown, and must not decide what is said of a person.
+
+    Example:
+        >>> import torch
+        >>> from seepage.scoring.entrywise import L1
+        >>> rows = torch.zeros(1, 4)
+        >>> [m.name for m in add_judged([L1()], Paired(rows, rows, torch.tensor([0]), None, (0,)))]
+        ['l1', 'psnr', 'label_accuracy', 'exact']
+    """
+    names = {metric.name for metric in asked}
+    missing = [name for name in JUDGED if name not in names and _fits(name, paired)]
+    return (*asked, *(METRICS.built_in[name] for name in missing))
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Scores:
     """What each metric says about each person; reads like a mapping from metric name to `(B,)`.
