@@ -7,7 +7,7 @@ import torch
 
 import seepage as sp
 from seepage.audit import Audit, find_breaches, select_targets
-from seepage.audit.record import join_controls
+from seepage.audit.record import Control, join_controls
 from seepage.audit.run_case import serial, side_by_side
 from seepage.core import Reconstruction
 from seepage.core.construct import Component
@@ -461,6 +461,18 @@ def test_a_defense_of_ones_own_that_may_only_mislead_the_search_hides_nobody(dig
     assert {a.level for a in attempts(wrapped)} == {Level.inconclusive}
     assert {a.level for a in attempts(blank)} == {Level.not_shown}
     assert "may only be misled" in verdict(wrapped).headline
+
+
+def test_a_closed_form_that_a_defense_of_ones_own_misleads_hides_nobody_either(digits):
+    found = join_controls(run(digits, sp.attacks.analytic_fc(), Mapped("wrap")))
+    assert not any("simulates" in record.effort for record in found)
+    assert ["misled" in record.effort for record in found] == [bool(r.defense) for r in found]
+    # As where `auto` takes the closed form after a race with searches that find the canaries.
+    able = Control((8, 8, 0.01))
+    behind = [replace(record, control=able) for record in found if record.defense]
+    assert {a.level for a in attempts(behind)} == {Level.inconclusive}
+    unflagged = [replace(record, effort={}) for record in behind]
+    assert {a.level for a in attempts(unflagged)} == {Level.not_shown}
 
 
 @dataclass(frozen=True, repr=False)

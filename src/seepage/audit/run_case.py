@@ -197,8 +197,8 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         effort["cut"] = 1
     if trace.simulates:
         effort["simulates"] = 1
-        if _is_misled(case, seen, guess):
-            effort["misled"] = 1
+    if _is_misled(case, seen, guess):
+        effort["misled"] = 1
     # Whether a client that vets the planted network would have noticed.
     planted = isinstance(case.attack, ActiveAttack)
     record = replace(
@@ -222,15 +222,19 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
 def _is_misled(case: Case, seen: Observation, guess: Reconstruction) -> bool:
     """Whether the private inputs explain an update behind a user's own defense, and the guess not.
 
-    Then the defense may only mislead the search. This is computed after the attack, from the truth,
-    which the adversary does not have.
+    Then the defense may only mislead the attack, be it a search or a closed form that `auto` chose
+    because it did best in rehearsal. This is computed after the attack, from the truth, which the
+    adversary does not have.
     """
     own = any(is_own(link) for link in case.client.chain.update_defenses)
     labels = guess.labels if seen.labels is None else seen.labels
     if not own or case.target.batch is None or labels is None:
         return False
     truth = case.private
-    left = _find_unexplained(seen, guess.inputs, labels)
+    # Words that a closed form does not know are -1, which no network reads.
+    whole = guess.inputs.is_floating_point() or not bool((guess.inputs < 0).any())
+    fits = whole and len(guess.inputs) == len(labels)
+    left = _find_unexplained(seen, guess.inputs, labels) if fits else 1.0
     return left > LEFT and left > FAR * _find_unexplained(seen, truth.inputs, truth.labels)
 
 

@@ -172,7 +172,7 @@ def _excuse(people: People) -> str:
         if any(a.record.effort.get("cut") for a in unclear):
             return "time cut the attacks short"
         if any(a.record.effort.get("misled") for a in unclear):
-            return "no guess explains the update as the inputs do, so the search may only be misled"
+            return "no guess explains the update as the inputs do, so the attack may only be misled"
         # A single batch of canaries is enough where more of them would clear nobody.
         if any(may_gain(a.record) for a in unclear) or any(control.able for control in controlled):
             return "more steps may still find more"
