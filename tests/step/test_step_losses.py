@@ -348,3 +348,19 @@ def test_a_label_beyond_the_classes_is_named_by_its_place_to_clients_too():
         with pytest.raises(InvalidValue, match=BEYOND) as caught:
             run(task, batch, rng=sp.rng(0))
         assert "917" not in str(caught.value)
+
+
+def guess_targets(observation, *, rng):
+    """Every input is its target, up to noise."""
+    noise = 0.02 * rng.normal(tuple(observation.labels.shape))
+    return sp.Reconstruction(observation.labels + noise, trace=sp.Trace())
+
+
+def test_targets_that_canaries_share_with_the_batch_do_not_count_against_an_attack():
+    rows = seeds(60, 6)
+    options = {**CHEAP, "others": rows[8:], "threat": sp.Threat(knows_labels=True)}
+    batch, attacks = (rows[:4], rows[:4]), [guess_targets]
+    result = sp.audit_step(nn.Linear(6, 6), nn.MSELoss(), batch, attacks=attacks, **options)
+    assert result.identified
+    assert all(record.control.negative == (0, 0, 0.0) for record in result.records)
+    assert "cannot be trusted" not in str(result)

@@ -23,6 +23,7 @@ from seepage.audit.run_spec import run
 from seepage.audit.targets import Target
 from seepage.clients import Client
 from seepage.core import progress
+from seepage.core.batch import class_numbers
 from seepage.core.whole_file import write_whole
 from seepage.defenses import chain
 from seepage.report.amount import amounts, most
@@ -235,17 +236,24 @@ def _run_control(attempt: Case, canaries: Target) -> list[tuple[Case, Outcome]]:
     """Attack a batch of canaries without the defense.
 
     The search is also run alone if a closed form found them that cannot read the update behind the
-    defense.
+    defense. Canaries who have the targets of the private batch are no negative control: an update
+    made of these tells of the people in it.
     """
     bare = Client(attempt.client.local, chain())
-    control = replace(
-        attempt, client=bare, control="canary", others=(attempt.target,), target=canaries
-    )
+    others = () if _shares_targets(attempt.target) else (attempt.target,)
+    control = replace(attempt, client=bare, control="canary", others=others, target=canaries)
     tried = [(control, run_case(control))]
     computed = not tried[0][1].record.effort.get("simulates")
     if computed and not attempt.client.chain.keeps_gradient:
         tried += [(alone, run_case(alone)) for alone in control.search_alone()]
     return tried
+
+
+def _shares_targets(attacked: Target) -> bool:
+    """Whether the canaries of a step have its targets, which are numbers and not classes."""
+    gallery, labels = attacked.everybody, attacked.require_batch().labels
+    unknown = gallery is not None and gallery.labels is None
+    return unknown and labels.numel() > 0 and class_numbers(labels) is None
 
 
 def _clears(outcome: Outcome, tried: Sequence[tuple[Case, Outcome]]) -> bool:
