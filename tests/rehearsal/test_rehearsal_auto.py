@@ -532,13 +532,24 @@ def test_a_closed_form_is_not_sure_of_an_update_that_is_no_gradient(photos, chan
     assert sp.attacks.analytic_fc()(changed, rng=sp.rng(0)).confidence is None
 
 
-def test_forecasts_cover_nine_in_ten():
+@pytest.mark.parametrize(("mean", "spread"), [(17, 2.0), (25, 3.0), (37, 4.5)])
+@pytest.mark.parametrize("rehearsed", [1, 4])
+def test_forecasts_cover_nine_in_ten(rehearsed, mean, spread):
     kept = []
     for trial in range(400):
-        drawn = 20 + 4 * sp.rng(trial).normal((5,))
-        forecast = Forecast.of(drawn[:4].tolist(), "psnr")
-        kept.append(forecast.covers(float(drawn[4])))
-    assert 0.85 < sum(kept) / len(kept) < 0.98
+        drawn = mean + spread * sp.rng(trial).normal((rehearsed + 1,))
+        forecast = Forecast.of(drawn[:rehearsed].tolist(), "psnr")
+        kept.append(forecast.covers(float(drawn[-1])))
+    assert 0.85 < sum(kept) / len(kept) < 0.99
+
+
+def test_a_forecast_of_what_is_right_up_to_rounding_has_no_upper_end():
+    sure, shares = Forecast.of((60.0, 60.0), "psnr"), Forecast.of((0.9, 1.0), "feature_accuracy")
+    assert sure.covers(152.8)
+    assert not sure.covers(40.0)
+    assert shares.covers(1.0)
+    assert (sure.is_open, shares.is_open) == (True, False)
+    assert not Forecast.of((20.0,), "psnr").covers(60.0)
 
 
 def test_labels_are_inferred_for_many_as_for_one(photos, task):

@@ -12,6 +12,7 @@ import torch
 from seepage.core import Attack, Batch, Domain, Metric, Observation, Reconstruction, Rng
 from seepage.core.errors import SeepageError, summarise_error
 from seepage.core.protocols import attack_many
+from seepage.core.race import HIGHEST
 from seepage.defenses import AddGaussian
 from seepage.domains import Tabular
 from seepage.rehearsal.public_data import PublicData
@@ -20,8 +21,6 @@ from seepage.scoring.accuracy import FeatureAccuracy
 from seepage.scoring.entrywise import PSNR
 from seepage.threats.threat import Threat, sort_labels
 
-# Above this a reconstruction is exact to 8 bits and more.
-_HIGHEST = 60.0
 # Batches that are drawn for each that is rehearsed, until their updates stand out as much.
 _DRAWN = 16
 # An update that noise alone would have has at most so many deviations more energy than expected.
@@ -137,11 +136,12 @@ class Rehearsal:
         own = Reconstruction(guess.inputs.cpu().float())
         truth = Batch(batch.inputs.cpu().float(), batch.labels.cpu())
         metric, domain = self.metric, self.domain
+        highest = HIGHEST[metric.name]
         found = score(own, truth, metrics=(metric,), low=low, peak=high - low, domain=domain)
         return (
             found[metric.name]
             .double()
-            .nan_to_num(nan=0.0, posinf=_HIGHEST)
-            .clamp(max=_HIGHEST)
+            .nan_to_num(nan=0.0, posinf=highest)
+            .clamp(max=highest)
             .tolist()
         )

@@ -50,7 +50,8 @@ class RaceSummary:
             for value in (forecast.low, forecast.middle, forecast.high)
         )
         unit = " dB" if self.race.metric == "psnr" else ""
-        return f"{middle}{unit} ({low} to {high}), right for {self.kept} of {self.people}"
+        interval = f"{low} or more" if forecast.is_open else f"{low} to {high}"
+        return f"{middle}{unit} ({interval}), right for {self.kept} of {self.people}"
 
 
 def summarise_races(records: Sequence[Record]) -> list[RaceSummary]:

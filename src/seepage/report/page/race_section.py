@@ -50,8 +50,9 @@ def race_section(records: Sequence[Record]) -> Section | None:
         "Before it looked at an update, the adversary played the client itself, on inputs that "
         "nobody attacks here, and tried many searches on the updates it had made. Those that "
         "brought most back went on. The forecast is what they promise for one person, with an "
-        "interval meant to cover nine in ten. The last column says whether more steps still "
-        "brought more; one round cannot tell.",
+        "interval meant to cover nine in ten over many audits. All people of a line share it, "
+        "often from one or two rehearsed people, so it is right for nearly all of them or for "
+        "few. The last column says whether more steps still brought more; one round cannot tell.",
         join_markup(
             wide_table("Rehearsals", "Attacks chosen and forecasts", header, rows),
             *(_draw(one, names[id(one)]) for one in found[:_DRAWN]),
