@@ -94,7 +94,7 @@ def _print_inspection(found: Inspection, console: Console) -> None:
     metric = found.metric
     title = Text(found.model, style="bold")
     if metric is not None:
-        title.append(f"   c(M) = {round(metric.value)}")
+        title.append(f"   c(M) {'<=' if metric.at_most else '='} {round(metric.value)}")
     console.print(title)
     if metric is not None and metric.layers:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -102,8 +102,9 @@ def _print_inspection(found: Inspection, console: Console) -> None:
         for column in ("unknowns", "equations", "rank", "deficiency"):
             table.add_column(column, justify="right")
         for layer in metric.layers:
-            numbers = (layer.unknowns, layer.equations, layer.rank, layer.deficiency)
-            table.add_row(Text(layer.name), *map(str, numbers))
+            most = "at most " if layer.at_most else ""
+            ranks = (f"{most}{layer.rank}", f"{most}{layer.deficiency}")
+            table.add_row(Text(layer.name), str(layer.unknowns), str(layer.equations), *ranks)
         console.print(table)
     for sentence in _write_sentences(found):
         print_line(console, sentence)

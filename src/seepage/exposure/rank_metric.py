@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import torch
@@ -41,12 +41,17 @@ def _usual_rank(layer: Layer) -> int:
         >>> _counted_rank(narrow), _usual_rank(narrow)
         (243, 225)
     """
-    if _counts_exactly(layer) or layer.inputs > COMPUTED:
+    if _counts_exactly(layer) or _is_only_counted(layer):
         return _counted_rank(layer)
     key = Rng(0).fork("rank", layer.name)
     weight = key.fork("weight").normal(layer.weight.shape).double()
     delta = key.fork("delta").normal(layer.output_shape).double()
     return numerical_rank(LinearSystem(replace(layer, weight=weight), delta))
+
+
+def _is_only_counted(layer: Layer) -> bool:
+    """Whether the rank is an upper bound, since computing it would take too long."""
+    return not _counts_exactly(layer) and layer.inputs > COMPUTED
 
 
 def _counts_exactly(layer: Layer) -> bool:
@@ -144,12 +149,16 @@ def numerical_rank(system: LinearSystem) -> int:
 
 @dataclass(frozen=True)
 class _LayerRank:
-    """The linear system u of one convolution: one equation per output and per weight."""
+    """The linear system u of one convolution: one equation per output and per weight.
+
+    Its rank may be `at_most` this, if it was counted and not computed.
+    """
 
     name: str
     unknowns: int
     equations: int
     rank: int
+    at_most: bool = field(default=False, compare=False)
 
     @property
     def deficiency(self) -> int:
@@ -186,8 +195,19 @@ class RankMetric:
         return sum(weighted) / max(depth, 1)
 
     @property
+    def at_most(self) -> tuple[str, ...]:
+        """Layers whose rank is an upper bound; with such, c(M) is one too."""
+        return tuple(layer.name for layer in self.layers if layer.at_most)
+
+    @property
     def advice(self) -> str:
         """What the number means for the designer of the network, in one sentence."""
+        if self.value == 0 and self.at_most:
+            return (
+                "by counting, every layer's input may be determined, but the rank of "
+                f"{', '.join(self.at_most)} is an upper bound (padding, more than {COMPUTED} "
+                "inputs): --numerical computes it"
+            )
         if self.value == 0:
             return (
                 "every layer's input is determined, so one example can be computed from its "
@@ -235,7 +255,13 @@ def rank_metric(task: Task, *, numerical: bool = False) -> RankMetric:
     ranks = [numerical_rank(s) for s in systems] or [_usual_rank(c) for c in convolutions]
     return RankMetric(
         tuple(
-            _LayerRank(layer.name, layer.inputs, layer.outputs + layer.weight.numel(), rank)
+            _LayerRank(
+                layer.name,
+                layer.inputs,
+                layer.outputs + layer.weight.numel(),
+                rank,
+                at_most=not numerical and _is_only_counted(layer),
+            )
             for layer, rank in zip(convolutions, ranks, strict=True)
         ),
         tuple(c.name for c in convolutions if isinstance(c.activation, ReLU)),

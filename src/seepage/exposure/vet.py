@@ -220,6 +220,11 @@ def _exposed_inputs(task: Task) -> Iterator[Finding]:
         yield Finding("held input", "suspicious" if convolutional else "exposed", held, reason)
     if found.metric is not None and found.metric.layers and round(found.metric.value) == 0:
         reason = "its rank metric c(M) is 0: the equations of one update determine one example"
+        if found.metric.at_most:
+            reason = (
+                "its rank metric c(M) is at most 0, by counting: the equations of one update may "
+                "determine one example"
+            )
         yield Finding("rank metric", "exposed", "", reason)
 
 

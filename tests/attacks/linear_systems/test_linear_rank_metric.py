@@ -108,6 +108,17 @@ def test_windows_that_see_little_at_the_edge_are_not_counted_as_whole(sizes, ran
     assert _usual_rank(layer) == rank <= _counted_rank(layer)
 
 
+def test_a_rank_that_is_only_counted_is_called_an_upper_bound():
+    counted, wide = rank_metric(sp.zoo.lenet()), "conv1, conv2, conv3"
+    assert (counted.value, ", ".join(counted.at_most)) == (0, wide)
+    assert f"the rank of {wide} is an upper bound" in counted.advice
+    small = sp.zoo.lenet(domain=Image((3, 8, 8)))
+    assert rank_metric(small).at_most == rank_metric(small, numerical=True).at_most == ()
+    assert {f.check: f.reason for f in sp.vet(sp.zoo.lenet()).findings}["rank metric"].startswith(
+        "its rank metric c(M) is at most 0, by counting"
+    )
+
+
 def test_equations_lost_at_the_edge_are_counted_in_layers_of_any_size():
     # 4 corners lose 3 of 6 equations each; one part of 12 determines the rest.
     assert _counted_rank(make_layer(3, 6, (32, 32), 2, 2, 1)) == 17 * 17 * 6 - 4 * 3 + 6 * 6
