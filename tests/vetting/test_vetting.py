@@ -10,6 +10,7 @@ from seepage.domains import Signal
 from seepage.exposure import Finding, VettingVerdict, concentration
 from seepage.exposure.gradient_probes import find_own_places
 from seepage.exposure.repeated_rows import _parallel_rows
+from seepage.exposure.sorting_units import find_sorting_units
 from seepage.utility import Training, train
 from seepage.zoo import MODELS
 
@@ -196,6 +197,53 @@ def test_bins_are_found_whatever_is_done_to_rows_to_hide_them(hide):
     with torch.no_grad():
         hide(planted.model.bins)
     assert "bins of biases" in {found.check for found in sp.vet(planted).alarms}
+
+
+def draw_bins(bins, *, noise, others, direction=None):
+    """A perceptron whose first layer has bins of one direction, with noise, among other rows."""
+    domain, draws = sp.domains.Image((1, 12, 12)), torch.Generator().manual_seed(1)
+    direction = torch.ones(144) / 12 if direction is None else direction
+    rows = direction + noise * torch.randn(bins, 144, generator=draws) / 12
+    cuts = torch.linspace(0.3, 0.7, bins) * direction.sum()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layer = nn.Linear(144, bins + others)
+        model = nn.Sequential(nn.Flatten(), layer, nn.ReLU(), nn.Linear(bins + others, 10))
+    with torch.no_grad():
+        order = torch.randperm(bins + others, generator=draws)[:bins]
+        layer.weight[order], layer.bias[order] = rows, -cuts
+    return sp.Task(model, sp.cross_entropy, domain)
+
+
+@pytest.mark.parametrize("others", [0, 600])
+def test_bins_are_found_under_noise_as_large_as_their_rows(others):
+    planted = draw_bins(40, noise=1.0, others=others)
+    assert [found.check for found in sp.vet(planted).alarms] == ["sorting units"]
+
+
+def test_bins_read_by_a_kernel_as_large_as_the_image_are_found():
+    planted = draw_bins(40, noise=1.0, others=40).model
+    kernel = nn.Conv2d(1, 80, 12)
+    kernel.weight.data = planted[1].weight.data.reshape(80, 1, 12, 12)
+    kernel.bias.data = planted[1].bias.data
+    model = nn.Sequential(kernel, nn.Flatten(), nn.ReLU(), planted[3])
+    task = sp.Task(model, sp.cross_entropy, sp.domains.Image((1, 12, 12)))
+    assert [found.layer for found in find_sorting_units(task)] == ["0"]
+
+
+@pytest.mark.parametrize("units", [2, 400])
+def test_inputs_of_few_dimensions_say_nothing_of_bins(units):
+    narrow = nn.Linear(144, units)
+    with torch.no_grad():
+        narrow.weight.copy_(narrow.weight[:, :1] * torch.ones(144))
+    layers = nn.Flatten(), narrow, nn.Linear(units, 600), nn.ReLU(), nn.Linear(600, 10)
+    task = sp.Task(nn.Sequential(*layers), sp.cross_entropy, sp.domains.Image((1, 12, 12)))
+    assert "2" not in {found.layer for found in find_sorting_units(task)}
+
+
+@pytest.mark.parametrize("bins", [8, 15])
+def test_fewer_bins_than_are_counted_stay_hidden_as_the_docs_say(bins):
+    assert sp.vet(draw_bins(bins, noise=1.0, others=600)).judgement == "clean"
 
 
 @pytest.mark.parametrize("others", [300, 2000])

@@ -15,6 +15,7 @@ from seepage.exposure.d_snr import FEWEST_EXAMPLES, concentration
 from seepage.exposure.gradient_probes import FEWEST_PLACES, find_held_input, find_own_places
 from seepage.exposure.inspection import inspection
 from seepage.exposure.repeated_rows import CONVOLUTIONS, find_repeated_rows, list_rows
+from seepage.exposure.sorting_units import find_sorting_units
 from seepage.probing.heads import classifier_head
 
 Level = Literal["exposed", "suspicious", "malicious"]
@@ -255,6 +256,22 @@ def _repeated_rows(task: Task) -> Iterator[Finding]:
             yield Finding("repeated rows", "suspicious", rows.name, reason)
 
 
+def _sorting_units(task: Task) -> Iterator[Finding]:
+    """Units that measure one thing and cut it at many places, though their rows may look different.
+
+    Noise as large as the rows, or many rows beside them, hide bins from a look at the weights.
+
+    References:
+        Fowl et al., 2022 (fowl2022robbing)
+    """
+    for found in find_sorting_units(task):
+        reason = (
+            f"{found.count} of the {found.units} units of {found.layer!r} measure one thing on "
+            f"made-up inputs and cut it at {found.cuts} places, which sorts inputs into bins"
+        )
+        yield Finding("sorting units", "suspicious", found.layer, reason)
+
+
 # In multiples of the mean of the others; honest networks, trained or not, stay well below.
 CONCENTRATED = 50.0
 
@@ -317,6 +334,7 @@ def _broken_answers(task: Task, batch: Batch) -> Iterator[Finding]:
 OF_WEIGHTS: Mapping[str, Callable[[Task], Iterable[Finding]]] = {
     "weights that are not finite": _broken_weights,
     "repeated rows and bins of biases": _repeated_rows,
+    "units that sort inputs into bins": _sorting_units,
     "pass-through layers": _passing_layers,
     "inputs exposed by the architecture": _exposed_inputs,
     "silenced classes": _silenced_classes,
