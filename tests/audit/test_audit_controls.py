@@ -331,7 +331,7 @@ def test_where_an_attack_finds_whoever_is_looked_for_the_headline_says_so(signal
     told = verdict(records)
     assert "this cannot be trusted: the attacks also find people who are not" in told.headline
     assert f"{hits} of {tested} people were found" in " ".join(told.details)
-    assert "at least 1 in" not in " ".join(told.details)
+    assert "luck matches this well" not in " ".join(told.details)
 
 
 @dataclass(frozen=True, repr=False)

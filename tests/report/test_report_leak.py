@@ -15,6 +15,7 @@ from scipy import stats
 from tests.report.records import make_record
 
 import seepage as sp
+from seepage import report
 from seepage.audit import Choice, find_breaches, pareto_front
 from seepage.audit.record import Control
 from seepage.cli.run_audit import _is_inconclusive
@@ -273,13 +274,48 @@ def test_who_is_first_among_too_few_strangers_to_rule_out_luck_is_not_called_saf
     assert levels == {Level.not_shown}
 
 
-@pytest.mark.parametrize("gallery", ["synthetic", "few of the label"])
-def test_without_fair_strangers_only_a_near_copy_identifies(gallery):
+@pytest.mark.parametrize(
+    ("gallery", "reason"),
+    [
+        ("synthetic", "no inputs of other people were given"),
+        ("few of the label", "too few strangers of the same label"),
+    ],
+)
+def test_without_fair_strangers_only_a_near_copy_identifies(gallery, reason):
     [far] = attempts([record([12.0], places=[place(recognisable=False, gallery=gallery)])])
     assert far.level is Level.inconclusive
     [near] = attempts([record([30.0], places=[place(gallery=gallery)])])
     assert near.level is Level.recognisable
-    assert "too few strangers" in verdict([far.record]).headline
+    assert reason in verdict([far.record]).headline
+    # How rare the match is cannot be told from strangers who are not like the person.
+    assert "luck matches this well" not in " ".join(verdict([near.record]).details)
+    [fair] = attempts([record([30.0], places=[place()])])
+    assert "luck matches this well" in " ".join(verdict([fair.record]).details)
+
+
+@pytest.mark.parametrize(
+    ("residual", "size"), [(0.0021, "0.002 of its length"), (23.4, "23 times its length")]
+)
+def test_a_guess_without_truth_that_is_not_proved_is_no_reassurance(residual, size):
+    certificate = {"residual": residual, "unique": False, "error": None}
+    blind = make_record(people=(0, 1), certificate=certificate)
+    told = verdict([blind], noun="images")
+    assert told.level is None
+    assert told.headline.startswith("Cannot tell what leaked of 2 people")
+    assert size in told.details[0]
+    assert "no proof that nothing leaked" in told.details[1]
+    several = verdict([blind, replace(blind, data="other")], noun="images")
+    assert several.headline.startswith("Cannot tell what leaked from 2 updates")
+
+
+def test_a_table_of_guesses_without_truth_explains_the_residual_and_counts_nobody():
+    certificate = {"residual": 23.4, "unique": False, "error": None}
+    console = Console(width=100, file=io.StringIO())
+    console.print(report.leak_table(summarise([make_record(certificate=certificate)])))
+    shown = console.file.getvalue()
+    assert "residual 23 " in shown
+    assert "Residual: how far" in shown
+    assert "people identified" not in shown
 
 
 def test_a_leaked_label_does_not_make_a_weak_attack_conclusive():
@@ -332,7 +368,7 @@ def test_a_verdict_counts_people_and_says_what_each_defense_changes():
     assert judged.headline == "2 of 3 people were identified without a defense: 2 recognisable"
     assert judged.details == (
         "The worst-off person, photos #0, came back at 31.2 dB, first among 99 strangers of the "
-        "same label (at least 1 in 1,000); a guess that needs no update reaches 11.0 dB.",
+        "same label (luck matches this well at most once in 1,000); a guess that needs no update reaches 11.0 dB.",
         "People were still identified behind Sign (1 of 3).",
         "Nobody was identified behind Prune 0.99; with 3 people in 1 update tested, up to 95 % of "
         "a population may still be (95 % confidence).",

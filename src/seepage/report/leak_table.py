@@ -207,6 +207,11 @@ def _write_caption(rows: Sequence[Row], numbers: Sequence[_Column]) -> str:
     said = ["the worst-off person (#)", *["the median"] * ("median" in shown)]
     said += ["the best guess without any update"] * ("no update" in shown)
     listed = " and ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
+    if all(row.residual is not None and not row.people for row in rows):
+        return (
+            "Residual: how far the update recomputed at the guess is from the captured one, as a "
+            "share of its length. No truth was given, so nobody can be counted as found."
+        )
     text = (
         f"Found: people identified among strangers. {listed[0].upper()}{listed[1:]}: "
         f"{', '.join(measures) or _MEASURES['psnr']}."

@@ -13,7 +13,7 @@ from seepage.core.grouping import group_by
 from seepage.report.amount import Amount, find_baseline, headline, in_references
 from seepage.report.leak import Attempt, attempts, count_identified, strongest
 from seepage.report.unscored import unscored
-from seepage.report.words import Setup
+from seepage.report.words import Setup, residual_words
 
 GROUPED_BY = ("data", "model", "local", "threat", "attack", "defense", "batch_size", "sampling")
 
@@ -163,7 +163,7 @@ def exact_words(row: Row, *, of: str) -> str:
 def unscored_words(row: Row) -> str:
     """What stands in the place of a score where there is none."""
     if row.residual is not None:
-        return f"residual {row.residual:.1g}"
+        return f"residual {residual_words(row.residual)}"
     if row.failed:
         return "failed"
     return "n/a" if row.unfit else "no truth"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from seepage.attacks.agreement import EXPLAINED
 from seepage.audit.record import Record
 from seepage.report.leak import Attempt, Level, Verdict, attacked_part
-from seepage.report.words import Setup, count_noun, list_words
+from seepage.report.words import Setup, count_noun, list_words, residual_words
 
 if TYPE_CHECKING:
     from seepage.audit.audit_result import AuditResult
@@ -69,7 +69,10 @@ def _tell_update(record: Record, *, noun: str) -> str:
         if certain := _count_certain(record):
             words = count_noun(certain, "different word")
             return f"{words} of {people} came back in no order, each proved to be in the batch"
-        return f"No guess explains the update of {people}, and there is no truth to compare with"
+        return (
+            f"Cannot tell what leaked of {people}: the guesses are not proved right, and there is no "
+            "truth to compare with"
+        )
     if record.certificate and is_proved(record):
         return f"The {noun} of {people} came back, proved {tell_proof(record.certificate)}"
     return f"What came back explains the update of {people}; others might as well"
@@ -81,7 +84,10 @@ def _tell_updates(guesses: Sequence[Record], *, noun: str) -> str:
     explained = {record.data for record in guesses if record.residual <= EXPLAINED}
     proofs = {r.data: tell_proof(r.certificate) for r in guesses if r.certificate and is_proved(r)}
     if not explained:
-        return f"No guess explains any of {updates}, and there is no truth to compare with"
+        return (
+            f"Cannot tell what leaked from {updates}: no guess is proved right, and there is no truth "
+            "to compare with"
+        )
     if not proofs:
         return f"What came back explains {len(explained)} of {updates}; others might as well"
     more = f"; a guess explains {len(explained)}" if len(explained) > len(proofs) else ""
@@ -97,9 +103,10 @@ def _tell_quality(record: Record) -> tuple[str, ...]:
         return (f"{name} read them off the gradient of the embeddings.",)
     if math.isinf(left):
         return (f"The guess of {name} could not be checked: it comes without labels.",)
+    size = f"{residual_words(left)} {'of' if left < 1 else 'times'} its length"
     share = (
-        f"The update recomputed at the guess of {name} differs from the one that was seen by "
-        f"{left:.1g} of its length, in the layer where it differs most."
+        f"The update recomputed at the guess of {name} differs from the captured one by {size}, in "
+        "the layer where it differs most."
     )
     if left > EXPLAINED:
         return (

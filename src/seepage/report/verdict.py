@@ -155,13 +155,21 @@ def is_unclear(people: People) -> bool:
     return any(not a.level.identified and not a.conclusive for a in people.values())
 
 
+# Why first place among these strangers proves too little.
+_UNFAIR: Mapping[str, str] = {
+    "few of the label": "there were too few strangers of the same label to compare with",
+    "synthetic": "no inputs of other people were given to compare with",
+    "one shade": "the input has one shade, so only its values can be compared",
+}
+
+
 def _excuse(people: People) -> str:
     """Why nothing can be concluded from having found nobody."""
     unclear = [a for a in people.values() if not a.level.identified and not a.conclusive]
     controlled = [a.record.control for a in unclear if a.record.control is not None]
     places = [a.identification for a in unclear if a.identification is not None]
     if places and not any(place.fair for place in places):
-        return "there were too few strangers of the kind to compare with"
+        return _UNFAIR[places[0].gallery]
     if any(is_close_call(place, len(people)) for place in places):
         return "the person came first among strangers, but among too few to rule out luck"
     if any(a.record.effort.get("foreign") for a in unclear):
@@ -223,10 +231,12 @@ def _tell_worst(attempt: Attempt) -> str:
     found, among = attempt.identification, ""
     if found is not None and found.singled_out and attempt.level.identified:
         among = f", first among {found.strangers} strangers{_describe_gallery(found)}"
-        if attempt.level is not Level.reconstructed and not _is_doubtful(attempt):
+        # How rare a match is can be told from strangers who are like the person only.
+        is_told = found.fair and attempt.level is not Level.reconstructed
+        if is_told and not _is_doubtful(attempt):
             low = found.one_in_low
             claim = f"{float(f'{low:.1g}'):,.0f}" if low < 1e9 else "a billion"
-            among += f" (at least 1 in {claim})"
+            among += f" (luck matches this well at most once in {claim})"
     elif found is not None:
         of = f"{found.strangers} strangers{_describe_gallery(found)}"
         among = f", {'first' if found.rank == 1 else f'place {found.rank}'} among {of}"

@@ -279,6 +279,16 @@ def decibels(value: float | None, *, unit: bool = True) -> str:
     return "exact" if value == math.inf else f"{value:.1f}{' dB' if unit else ''}"
 
 
+def residual_words(residual: float) -> str:
+    """Write a residual, which is relative: one digit, and no exponent where few zeros do.
+
+    Example:
+        >>> residual_words(2.5e-7), residual_words(0.0021), residual_words(23.4)
+        ('2e-07', '0.002', '23')
+    """
+    return f"{residual:.1g}" if residual < 1 else f"{residual:,.0f}"
+
+
 def list_words(words: Sequence[str], last: str = "and") -> str:
     """Join words as a sentence does.
 

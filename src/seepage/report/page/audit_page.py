@@ -48,6 +48,7 @@ from seepage.report.words import (
     decibels,
     defense_words,
     label_setups,
+    residual_words,
     short_names,
 )
 
@@ -173,7 +174,7 @@ def _draw_cell(data: str | None, records: Sequence[Record], tried: Sequence[Atte
     proofs = [r.certificate for r in blind if r.certificate and r.certificate["unique"]]
     said = tell_proof(proofs[0]) if proofs else "no truth"
     style = {"class": "badge leak" if proofs else "badge trace"}
-    left = filter_link(f"residual {blind[0].residual:.0e}", words=data)
+    left = filter_link(f"residual {residual_words(blind[0].residual)}", words=data)
     return element("td", None, element("span", style, said), " ", left)
 
 

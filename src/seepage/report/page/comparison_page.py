@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seepage.audit.audit_result import AuditResult
+from seepage.report.amount import SATURATED
 from seepage.report.change import NOTICED, Change, Direction, changes, comparison_verdict, shifts
 from seepage.report.leak import Attempt
 from seepage.report.page.document import (
@@ -66,7 +67,7 @@ def _group_section(found: Sequence[Change]) -> Section:
     return Section(
         "defenses",
         "By setup",
-        f"A person counts as changed from {NOTICED:g} dB on, or when the reading changes. The last "
+        f"A person counts as changed from {NOTICED:g} dB on, or when the level changes. The last "
         "column is about all people of a line: within noise, unless the 95 % interval of the mean "
         "change over people lies on one side of zero.",
         wide_table("By setup", caption, header, rows),
@@ -94,7 +95,8 @@ def _person_section(found: Sequence[Change]) -> Section:
     return Section(
         "people",
         "Person by person",
-        "The strongest guess at each person, before and now."
+        f"The strongest guess at each person, before and now. The difference counts PSNR up to "
+        f"{SATURATED:g} dB: above that, a guess equals the input up to rounding."
         + (f" These are the first {SHOWN}; {left} more are in the other formats." if left else ""),
         wide_table("Person by person", caption, header, rows),
     )

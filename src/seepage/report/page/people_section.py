@@ -39,6 +39,7 @@ from seepage.report.words import (
     defense_words,
     label_setups,
     local_words,
+    residual_words,
     short_names,
     tell_apart,
     threat_words,
@@ -189,7 +190,7 @@ def _certificate_words(certificate: Mapping[str, float | bool | None]) -> str:
     if certificate.get("certain") and not certificate["unique"]:
         return f"{certificate['certain']} different words proved"
     proof = f", {tell_proof(certificate)}" if certificate["unique"] else ""
-    return f"residual {certificate['residual']:.0e}{proof}"
+    return f"residual {residual_words(certificate['residual'])}{proof}"
 
 
 def _baselines(attempt: Attempt) -> str:
