@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from seepage.cli import main
+from seepage.cli import app, main
 
 GOOD = {
     "head": "",
@@ -149,6 +150,30 @@ BAD = {
         "[[scenario]]\ndata = { name = 'photos' }\nmodels = { name = 'mlp' }",
         "expected attacks as one or more tables such as { name = ... }, got nothing",
     ),
+    "a name instead of a table": (
+        spec(attacks='"dlg"'),
+        "attacks: expected attacks as tables: attacks = { name = \"dlg\" }, got 'dlg'",
+    ),
+    "names instead of tables": (
+        spec(models='["mlp", "lenet"]'),
+        'expected models as tables: models = [{ name = "mlp" }, { name = "lenet" }], got',
+    ),
+    "a defense in other capitals": (
+        spec(defenses='[[{ name = "DP-SGD" }]]'),
+        "defenses: unknown defense 'DP-SGD'; did you mean 'dp_sgd'?",
+    ),
+    "a path for a module": (
+        spec(models='{ name = "bad_networks/more.py:build" }'),
+        "got the path 'bad_networks/more.py:build'; write bad_networks.more:build",
+    ),
+    "a path for data": (
+        spec(data='{ name = "range.npz" }'),
+        "data: expected a data set, got a path; write npz:range.npz",
+    ),
+    "a folder for data": (
+        spec(data='{ name = "empty/" }'),
+        "data: expected a data set, got a path; write folder:empty/",
+    ),
     "word for a number": (
         spec(defenses='[[{ name = "Prune", ratio = "high" }]]'),
         "defenses: Prune expects ratio as float, got 'high'",
@@ -226,9 +251,9 @@ BAD = {
     "data without a name": (spec(data="{ people = 2 }"), "expected a table with a name"),
     "data not there": (spec(data='{ name = "cifar10" }'), "set SEEPAGE_DATA to the folder"),
     "invalid TOML": ("[[scenario]\n", "spec.toml is not valid TOML"),
-    "scenario that is a number": ("scenario = 3", "expected scenario as one or more tables"),
+    "scenario that is a number": ("scenario = 3", "expected scenario as one or more [[scenario]]"),
     "empty scenario": ("[[scenario]]", "scenario 1: data: expected data as one or more tables"),
-    "nothing": ("", "expected scenario as one or more tables"),
+    "nothing": ("", "expected scenario as one or more [[scenario]]"),
     "empty seeds": (spec(head="seeds = []"), "expected seeds as a list of whole numbers, got []"),
     "seeds that are words": (spec(head='seeds = ["one"]'), "expected seeds as a list of whole"),
     "labels beyond the classes": (
@@ -454,6 +479,7 @@ def test_the_spec_that_the_bad_ones_differ_from_is_good(place, monkeypatch):
         ("none.toml", "cannot read the spec 'none.toml': No such file or directory"),
         ("empty", "cannot read the spec 'empty': expected a file"),
         ("range.npz", "cannot read the spec 'range.npz': it is not text"),
+        ("small.safetensors", "got 'small.safetensors'; a captured update goes with --capture"),
     ],
 )
 def test_a_spec_that_cannot_be_read_is_one_line(path, expected, refused, place):
@@ -469,6 +495,26 @@ def test_an_out_that_is_not_an_audit_is_refused_and_untouched(flag, refused, pla
     line = refused("audit", "spec.toml", "--out", "out", *flag)
     assert "'out' holds something else" in line
     assert [p.name for p in (place / "out").iterdir()] == ["thesis.tex"]
+
+
+def test_a_spec_without_scenarios_says_how_one_begins(refused, place):
+    (place / "spec.toml").write_text("seeds = [0]")
+    assert "expected scenario as one or more [[scenario]] sections, got nothing" in refused(
+        "audit", "spec.toml"
+    )
+
+
+def test_an_audit_in_place_of_a_spec_says_what_shows_it(refused, place):
+    (place / "spec.toml").write_text(spec())
+    assert CliRunner().invoke(app, ["audit", "spec.toml", "--out", "out"]).exit_code == 0
+    assert "to see the audit in it: seepage report" in refused("audit", "out")
+
+
+@pytest.mark.parametrize("name", ["npz", "folder", "folder:PATH", "csv:mine.csv"])
+def test_data_that_a_prefix_names_can_be_looked_up(name):
+    told = CliRunner().invoke(app, ["list", "data", name])
+    assert told.exit_code == 0
+    assert told.output.startswith(f"{name.partition(':')[0]}:PATH: ")
 
 
 def test_an_out_that_is_a_file_is_refused(refused, place):

@@ -88,6 +88,21 @@ def test_a_capture_in_any_form_is_audited_against_the_truth(place, form):
     assert "rgap does not apply" in done.output
 
 
+@pytest.mark.parametrize("write", [torch.save, lambda tensors, path: numpy.savez(path, **tensors)])
+def test_an_update_that_is_no_capture_yet_says_how_to_make_one(place, write, refused):
+    kept = {"0.weight": torch.zeros(2)}
+    write(kept, place / "delta.npz")
+    said = refused("audit", "--capture", "delta.npz", "--model", "own_network:network")
+    assert "which could run code and is refused" in said
+    assert "sp.capture.Capture.of" in said
+
+
+def test_a_batch_size_that_the_capture_contradicts_is_refused(place, refused):
+    command = ["--capture", "gradient.safetensors", "--model", "own_network:network"]
+    said = refused("audit", *command, "--batch-size", 5)
+    assert "records a batch of 1, but a batch size of 5 is given; leave it out" in said
+
+
 def test_without_the_truth_the_report_says_what_can_be_said(place):
     done = audited("--capture", "gradient.safetensors", "--out", "out")
     assert done.exit_code == 0, done.output

@@ -131,6 +131,14 @@ def test_a_bare_pickle_is_refused_without_running_it(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_file_of_another_kind_is_not_called_a_pickle(tmp_path):
+    path = tmp_path / "own.npz"
+    path.write_bytes(b"not an archive")
+    with pytest.raises(UnreadableFile, match="it is no archive") as told:
+        load(f"npz:{path}")
+    assert "pickle" not in str(told.value)
+
+
 def test_a_single_array_is_not_an_archive(tmp_path):
     np.save(tmp_path / "own.npy", BYTES)
     with pytest.raises(UnreadableFile, match="single array"):

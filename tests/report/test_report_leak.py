@@ -368,7 +368,8 @@ def test_a_verdict_counts_people_and_says_what_each_defense_changes():
     assert judged.headline == "2 of 3 people were identified without a defense: 2 recognisable"
     assert judged.details == (
         "The worst-off person, photos #0, came back at 31.2 dB, first among 99 strangers of the "
-        "same label (luck matches this well at most once in 1,000); a guess that needs no update reaches 11.0 dB.",
+        "same label (luck matches this well at most once in 1,000); a guess that needs no update "
+        "reaches 11.0 dB.",
         "People were still identified behind Sign (1 of 3).",
         "Nobody was identified behind Prune 0.99; with 3 people in 1 update tested, up to 95 % of "
         "a population may still be (95 % confidence).",

@@ -104,6 +104,11 @@ def read_capture(
     """
     held = load(capture)
     setting = held.setting
+    if batch_size is not None and setting.batch_size not in (None, batch_size):
+        raise InvalidValue(
+            f"{capture} records a batch of {setting.batch_size}, but a batch size of {batch_size} "
+            "is given; leave it out"
+        )
     if shape is not None:
         setting = replace(setting, shape=tuple(shape))
     if batch_size is not None:

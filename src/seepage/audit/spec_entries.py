@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -77,10 +78,19 @@ def read_each(
     with error_path(key):
         if not isinstance(found, list) or not found or not all(map(_is_table, found)):
             came = "nothing" if value is None else repr(value)
-            raise InvalidValue(
-                f"expected {key} as one or more tables such as {{ name = ... }}, got {came}"
-            )
+            raise InvalidValue(f"expected {key} as {_describe_tables(key, value)}, got {came}")
         return read_list(found, read)
+
+
+def _describe_tables(key: str, value: object) -> str:
+    """What to write instead: the tables of a name that came alone, if one did."""
+    if key == "scenario":
+        return "one or more [[scenario]] sections"
+    names = value if isinstance(value, list) else [value]
+    if not names or not all(isinstance(name, str) for name in names):
+        return "one or more tables such as { name = ... }"
+    tables = ", ".join(f"{{ name = {json.dumps(name, ensure_ascii=False)} }}" for name in names)
+    return f"tables: {key} = {f'[{tables}]' if isinstance(value, list) else tables}"
 
 
 def read_list(values: Sequence[U], read: Callable[[U], T]) -> list[T]:

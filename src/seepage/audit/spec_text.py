@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from seepage.audit.database import DATABASE
 from seepage.core.construct import LARGEST, parse_toml
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
 from seepage.core.whole_file import read_plain
@@ -38,10 +39,15 @@ class SpecSource:
     def read(cls, path: Path | None = None, *, device: str = "cpu") -> SpecSource:
         """Read a file; None takes the bundled quickstart."""
         path = QUICKSTART if path is None else path
+        if path.suffix == ".safetensors":
+            raise InvalidValue(
+                f"expected a spec in TOML, got {str(path)!r}; a captured update goes with --capture"
+            )
         try:
             text = read_plain(path, follow=True, largest=LARGEST).decode()
         except UnreadableFile as error:
-            raise UnreadableFile(f"cannot read the spec {str(path)!r}: {error}") from error
+            hint = "; to see the audit in it: seepage report" if (path / DATABASE).is_file() else ""
+            raise UnreadableFile(f"cannot read the spec {str(path)!r}: {error}{hint}") from error
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise DataNotFound(f"cannot read the spec {str(path)!r}: {reason}") from error

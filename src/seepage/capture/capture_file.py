@@ -104,8 +104,9 @@ def _header_length(data: bytes) -> int:
     # The length of a header may begin with the same bytes, but then JSON follows.
     if data.startswith(_PICKLED) and data[8:9] != b"{":
         raise UnreadableFile(
-            "expected safetensors, got pickled Python objects, which could run code and are "
-            "refused; save it with sp.capture.save"
+            "expected safetensors, got a file of torch.save, numpy or pickle, which could run code "
+            "and is refused; if you trust it, load it yourself, make a capture of it with "
+            "sp.capture.Capture.of, and save that with sp.capture.save"
         )
     if len(data) < 8:
         raise UnreadableFile(f"expected safetensors, got {len(data)} bytes; it is truncated")

@@ -23,7 +23,7 @@ from seepage.core import ActiveAttack
 from seepage.core.errors import SeepageError
 from seepage.core.plugins import find_part
 from seepage.core.protocols import needs_labels
-from seepage.data.load import NAMED
+from seepage.data.load import FAMILIES, NAMED
 from seepage.defenses import DEFENSES
 from seepage.domains import Image, Signal, Tokens
 from seepage.rehearsal import ALL_ATTACKS
@@ -96,6 +96,11 @@ _SEARCHED = ("steps", "iterations", "restarts", "members", "effort", "budget")
 
 def describe_part(kind: str, name: str, console: Console) -> None:
     """Print all about one part: what it is, its options, what it needs and costs, its paper."""
+    family = name.partition(":")[0]
+    if kind == "data" and family in FAMILIES and name not in NAMED:
+        source, argument = FAMILIES[family]
+        print_line(console, f"{family}:{argument}: {source.description}", style="bold")
+        return
     part: Any = find_part(_ONE[kind], name, _PARTS[kind])
     text = _split_docstring(inspect.getdoc(part) or "")
     if like := re.search(r"^Arguments as for `(\w+)`", inspect.getdoc(part) or "", flags=re.M):

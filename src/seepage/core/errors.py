@@ -47,10 +47,20 @@ class UnknownName(SeepageError, ValueError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], where: str = "") -> None:
         names = sorted(known)
-        near = get_close_matches(name, names, n=1)
+        near = get_close_matches(name, names, n=1) or _match_letters(name, names)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         place = f" {where}" if where else ""
         super().__init__(f"unknown {kind} {name!r}{place}{hint} (known: {', '.join(names)})")
+
+
+def _match_letters(name: str, names: Iterable[str]) -> list[str]:
+    """Names that differ in capitals, hyphens and the like, such as `dp_sgd` from 'DP-SGD'."""
+
+    def letters(written: str) -> str:
+        return re.sub(r"[^a-z0-9]", "", written.lower())
+
+    plain = {letters(one): one for one in names}
+    return [plain[near] for near in get_close_matches(letters(name), plain, n=1)]
 
 
 class MissingKnowledge(SeepageError, ValueError):

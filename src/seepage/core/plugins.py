@@ -210,6 +210,12 @@ def import_factory(path: str, *, kind: str) -> Any:  # noqa: ANN401
         raise InvalidValue(
             f"expected {add_article(kind)} as 'package.module:factory', got {path!r}"
         )
+    if "/" in module_name or module_name.endswith(".py"):
+        dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise InvalidValue(
+            f"expected {add_article(kind)} as 'package.module:factory', got the path {path!r}; "
+            f"write {dotted}:{attribute}"
+        )
     module = _import_module(module_name, path)
     found = getattr(module, attribute, None)
     if found is None:

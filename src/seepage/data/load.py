@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, UnknownName, explain_errors
@@ -145,4 +146,14 @@ def _resolve(name: str) -> tuple[_DataSource, str]:
         return FAMILIES[prefix][0], argument
     if is_path(name):
         return _adapt_source(name, import_factory(name, kind="data set")), ""
+    if name and (family := _guess_family(Path(name))):
+        raise InvalidValue(f"expected a data set, got a path; write {family}:{name}")
     raise UnknownName("data set", name, catalogue())
+
+
+def _guess_family(path: Path) -> str:
+    """The prefix that a path lacks; empty if nothing of a known kind is there."""
+    family = path.suffix.removeprefix(".").lower()
+    if path.is_dir():
+        return "folder"
+    return family if family in ("npz", "csv", "parquet") and path.is_file() else ""

@@ -76,6 +76,9 @@ def _open_archive(path: Path) -> Iterator[NpzFile]:
             if file.read(len(_SINGLE)) == _SINGLE:
                 raise ValueError("it holds a single array without a name")
             file.seek(0)
+            if not zipfile.is_zipfile(file):
+                raise ValueError("it is no archive, or only a part of one")
+            file.seek(0)
             archive = np.load(file, allow_pickle=False)
             yield archive
     except SeepageError:

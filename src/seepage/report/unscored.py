@@ -70,8 +70,8 @@ def _tell_update(record: Record, *, noun: str) -> str:
             words = count_noun(certain, "different word")
             return f"{words} of {people} came back in no order, each proved to be in the batch"
         return (
-            f"Cannot tell what leaked of {people}: the guesses are not proved right, and there is no "
-            "truth to compare with"
+            f"Cannot tell what leaked of {people}: the guesses are not proved right, and there is "
+            "no truth to compare with"
         )
     if record.certificate and is_proved(record):
         return f"The {noun} of {people} came back, proved {tell_proof(record.certificate)}"
@@ -85,8 +85,8 @@ def _tell_updates(guesses: Sequence[Record], *, noun: str) -> str:
     proofs = {r.data: tell_proof(r.certificate) for r in guesses if r.certificate and is_proved(r)}
     if not explained:
         return (
-            f"Cannot tell what leaked from {updates}: no guess is proved right, and there is no truth "
-            "to compare with"
+            f"Cannot tell what leaked from {updates}: no guess is proved right, and there is no "
+            "truth to compare with"
         )
     if not proofs:
         return f"What came back explains {len(explained)} of {updates}; others might as well"

@@ -190,7 +190,7 @@ def _certificate_words(certificate: Mapping[str, float | bool | None]) -> str:
     if certificate.get("certain") and not certificate["unique"]:
         return f"{certificate['certain']} different words proved"
     proof = f", {tell_proof(certificate)}" if certificate["unique"] else ""
-    return f"residual {residual_words(certificate['residual'])}{proof}"
+    return f"residual {residual_words(float(certificate['residual'] or 0))}{proof}"
 
 
 def _baselines(attempt: Attempt) -> str:
