@@ -160,6 +160,29 @@ def test_names_of_wrappers_and_whole_state_dicts_fit(batch):
     assert float(seen.update.norm()) == 0
 
 
+@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("form", ["difference", "weights_after"])
+def test_state_dicts_of_a_step_with_batch_normalisation_are_captured_as_they_are(
+    batch, tmp_path, form, prefix
+):
+    network = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(1800, 4))
+    before = {n: t.clone() for n, t in network.state_dict().items()}
+    nn.functional.cross_entropy(network(batch.inputs), batch.labels % 4).backward()
+    gradient = {n: p.grad.clone() for n, p in network.named_parameters()}
+    torch.optim.SGD(network.parameters(), lr=0.5).step()
+    after = {n: t.clone() for n, t in network.state_dict().items()}
+    assert any(not t.is_floating_point() for t in after.values())
+    network.load_state_dict(before)
+    sent = after if form == "weights_after" else {n: t - before[n] for n, t in after.items()}
+    sent = {f"{prefix}{n}": t for n, t in sent.items()}
+    captured = Capture.of(network, sent, form=form, setting=Setting(lr=0.5))
+    sp.capture.save(captured, tmp_path / "update.safetensors")
+    task = sp.Task(network, sp.cross_entropy, sp.domains.Image((3, 32, 32)))
+    seen = sp.capture.load(tmp_path / "update.safetensors").observation(task)
+    for name, grad in gradient.items():
+        torch.testing.assert_close(seen.update.tensors[name], -0.5 * grad, rtol=1e-3, atol=1e-6)
+
+
 def test_a_network_that_does_not_fit_is_named_with_what_does_not(task):
     gradient = {n: torch.ones_like(p) for n, p in task.parameters.items()}
     short = dict(list(gradient.items())[1:])

@@ -20,7 +20,7 @@ from seepage.core.task import name_unwrapped
 from seepage.defenses import chain
 from seepage.threats import Simulation
 from seepage.threats.threat import sort_labels
-from seepage.zoo.weights import list_misfits
+from seepage.zoo.weights import COUNTER, list_misfits
 
 Form = Literal["gradient", "difference", "weights_after"]
 # What wrappers put before every name: data-parallel training, per-example gradients.
@@ -85,8 +85,12 @@ class Capture:
     ) -> Capture:
         """Capture an update together with the network before training, whose tensors are copied.
 
-        The update has a tensor for each parameter, or is a whole state dict after training.
+        The update has a tensor for each parameter, or is a whole state dict, or a difference of
+        two; how many batches a normalisation has counted is left out of it.
         """
+        if isinstance(update, Mapping):
+            counted = {n for n, t in update.items() if n.rpartition(".")[2] == COUNTER}
+            update = {name: t for name, t in update.items() if name not in counted}
         parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
         state = model.state_dict()
         buffers = {name: t.detach().clone() for name, t in state.items() if name not in parameters}
