@@ -230,6 +230,7 @@ class Doubtful:
 
     def __call__(self, observation, *, rng):
         warnings.warn("two people look alike", NotToldApartWarning, stacklevel=1)
+        warnings.warn("two others look alike", NotToldApartWarning, stacklevel=1)
         warnings.warn("it is old", FutureWarning, stacklevel=1)
         return sp.attacks.analytic_fc()(observation, rng=rng)
 
@@ -248,7 +249,10 @@ def test_a_warning_of_ours_is_one_sentence_without_a_place_in_the_code(place, mo
     ):
         main()
     assert stopped.value.code == 0
-    assert capsys.readouterr().err == "seepage: warning: two people look alike\n"
+    # The second of its kind is not shown.
+    assert capsys.readouterr().err == (
+        "seepage: warning: two people look alike; the same of other updates is not shown\n"
+    )
     assert [one.category for one in others] == [FutureWarning]
 
 

@@ -251,7 +251,7 @@ def test_a_search_goes_on_from_its_checkpoint_and_ends_with_the_same_record(plac
 def test_a_dry_run_lists_the_cases_estimates_the_time_and_leaves_nothing(place):
     done = audit("--dry-run")
     assert done.exit_code == 0, done.output
-    first = r"   1 +\d+ s  analytic_fc on photos\(pixels=8\) #0 \(mlp\(hidden=\(8,\)\), "
+    first = r"   1 +(< )?\d+ s  analytic_fc on photos\(pixels=8\) #0 \(mlp\(hidden=\(8,\)\), "
     assert re.search(first, done.output), done.output
     assert "6 cases to run, about " in done.output
     assert not (place / "out").exists()

@@ -11,7 +11,7 @@ from scipy.stats import binom
 import seepage as sp
 from seepage.core.errors import InvalidValue
 from seepage.defenses import gaussian_epsilon
-from seepage.inference import PrivateSteps, audit_one_run
+from seepage.inference import EpsilonAudit, PrivateSteps, audit_one_run
 from seepage.inference.epsilon_bounds import (
     _one_run_tail,
     bound_from_one_run,
@@ -136,6 +136,14 @@ def test_one_run_elsewhere_is_bounded_as_its_canaries_say():
     assert "runs" not in str(forgotten)
     assert not kept.looks_reversed
     assert not forgotten.looks_reversed
+
+
+def test_the_bounds_stand_below_each_other():
+    found = EpsilonAudit(
+        claimed=1.0, delta=1e-5, confidence=0.95, from_trials=0.0, from_one_run=0.0,
+        if_gaussian=(0.0, 0.0), trials=20_000, canaries=10,
+    )  # fmt: skip
+    assert len({line.index("epsilon") for line in str(found).splitlines()[:3]}) == 1
 
 
 def test_scores_of_the_wrong_sign_are_said_and_not_used():

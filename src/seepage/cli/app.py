@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -227,17 +228,20 @@ def main() -> None:
 
 
 _show_as_python = warnings.showwarning
+# Warnings that an audit has of every update behind noise.
+_SAID_ONCE = frozenset(["NotToldApartWarning"])
 
 
 @contextmanager
 def _warn_in_sentences() -> Iterator[None]:
     """Show our own warnings as one sentence each; others stay as they are."""
     with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
+        warnings.showwarning = partial(_show_warning, set())
         yield
 
 
 def _show_warning(
+    said: set[type[Warning]],
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -246,7 +250,11 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     if category.__module__.startswith("seepage."):
-        _print_to_stderr(f"seepage: warning: {message}", style="yellow")
+        if category.__name__ in _SAID_ONCE and category in said:
+            return
+        said.add(category)
+        more = "; the same of other updates is not shown" * (category.__name__ in _SAID_ONCE)
+        _print_to_stderr(f"seepage: warning: {message}{more}", style="yellow")
     else:
         _show_as_python(message, category, filename, lineno, file, line)
 

@@ -324,7 +324,9 @@ def show_plan(request: AuditRequest, spec: Spec, console: Console) -> int:
         "every attack and bound on every network, or from what is recorded",
     )
     for number, (case, price) in enumerate(zip(missing, seconds, strict=True), 1):
-        print_line(console, f"{number:4} {write_duration(price):>9}  {case.description}")
+        # Rounded up, cases of a moment each would add up to more than all of them.
+        takes = write_duration(price) if price >= 0.5 else "< 1 s"
+        print_line(console, f"{number:4} {takes:>9}  {case.description}")
     return DONE
 
 

@@ -148,7 +148,7 @@ class EpsilonAudit:
             else "not refuted by these canaries, which proves nothing more"
         )
         many = (
-            f"{2 * self.trials} runs         epsilon >= {self.from_trials:.2f}"
+            f"{f'{2 * self.trials} runs':<18}epsilon >= {self.from_trials:.2f}"
             f" ({trials:.2f} if Gaussian)"
         )
         return "\n".join(
