@@ -154,6 +154,7 @@ def audit_step(
         seed: Seed of all randomness.
 
     Example:
+        >>> import torch
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 4))
         >>> batch = torch.rand(1, 1, 8, 8), torch.tensor([2])
         >>> result = audit_step(model, nn.CrossEntropyLoss(), batch, steps=10)
