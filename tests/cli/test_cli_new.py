@@ -39,6 +39,12 @@ def test_parts_are_given_by_name_and_options(spec):
     assert [str(name) for name in part.audit.attacks] == ["dlg(iterations=3, restarts=1)"]
 
 
+def test_the_model_can_be_given_options(spec):
+    seepage("new", spec, "--model", "mlp", "-o", "hidden=[16]", "--option", "activation=tanh")
+    [part] = load_spec(spec).parts
+    assert [task.name for task in part.audit.tasks] == ["mlp(hidden=(16,), activation='tanh')"]
+
+
 def test_a_file_is_not_replaced_unasked_and_a_mistake_leaves_none(spec):
     with pytest.raises(UnknownName, match="did you mean 'Prune'"):
         seepage("new", spec, "--defense", "Prun:ratio=0.5")

@@ -38,6 +38,13 @@ def test_more_noise_leaks_less_and_the_page_has_the_curve(tmp_path):
     assert "data:image" not in page
 
 
+def test_the_model_that_is_swept_and_trained_has_the_options_given(tmp_path):
+    out = tmp_path / "out"
+    knob = ("--noise", "0", "--batch-size", 1, "--train-steps", 1, "-o", "hidden=[5]")
+    assert sweep(*knob, *FLAT, "--out", out).exit_code == 0
+    assert {record.model for record in load_audit(out).records} == {"mlp(hidden=(5,))"}
+
+
 def test_epsilon_is_that_of_one_update_and_is_shown_beside(tmp_path):
     out = tmp_path / "out"
     knob = ("--epsilon", "1,16", "--batch-size", 1, "--train-steps", 0)

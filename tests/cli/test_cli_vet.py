@@ -23,7 +23,9 @@ def test_an_honest_network_is_clean_and_what_it_exposes_is_said():
     assert "mlp(hidden=(16,))   clean" in said
     assert "exposed: 'hidden1' is fully connected with a bias" in said
     assert "D-SNR" in said
-    assert "no sign of manipulation; trap weights and weights optimised" in " ".join(said.split())
+    assert "no sign of manipulation was found, but trap weights and weights" in " ".join(
+        said.split()
+    )
     assert "not for" not in said
     few = vet("mlp", "--data", "photos", "--people", "8", code=0)
     assert "not for flipped labels, which takes --data with 12 examples" in few

@@ -160,6 +160,7 @@ def sweep(
         str | None, typer.Option("--batch-sizes", help="People per update, e.g. 1,4,16.")
     ] = None,
     model: Annotated[str, typer.Option(help="A model name, or package.module:factory.")] = "lenet",
+    option: NetworkOptions = None,
     data: Annotated[str, typer.Option(help="A data set; see `seepage list data`.")] = "digits",
     people: Annotated[int, typer.Option(min=1, help="How many people to attack.")] = 4,
     batch_size: Annotated[int, typer.Option(min=1, help="People per update, if not swept.")] = 4,
@@ -202,6 +203,7 @@ def sweep(
     base = NewSpec(
         data=data,
         model=model,
+        options=tuple(option or ()),
         people=people,
         batch_sizes=(batch_size,),
         attacks=tuple(attack or ["auto:effort=quick"]),
@@ -343,6 +345,7 @@ def new(
     model: Annotated[
         str | None, typer.Option(help="Model to train: a model name, or package.module:factory.")
     ] = None,
+    option: NetworkOptions = None,
     people: Annotated[int, typer.Option(min=1, help="How many people to attack.")] = 4,
     batch_size: Annotated[
         list[int] | None, typer.Option(min=1, help="People per update; repeatable.")
@@ -372,6 +375,7 @@ def new(
     wanted = NewSpec(
         data=asked["data"],
         model=asked["model"],
+        options=tuple(option or ()),
         people=people,
         batch_sizes=tuple(batch_size or [1]),
         attacks=tuple(attack or ["auto:effort=quick"]),

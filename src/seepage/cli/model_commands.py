@@ -121,7 +121,7 @@ def _write_sentences(found: Inspection) -> list[str]:
     if found.texts is not None:
         said.append(found.texts.advice)
     elif found.metric is None:
-        said.append(f"c(M) does not apply: {found.outside}")
+        said.append(f"c(M), a count of unknowns layer by layer, does not apply: {found.outside}")
     elif found.metric.layers:
         said.append(found.metric.advice)
         if found.metric.forgetful:
@@ -142,7 +142,10 @@ def _write_count(first: FirstLayerCount) -> str:
         f"({'no number is enough' if count.needed is None else f'{count.needed} needed'})"
         for count in first.counts
     )
-    return f"counting {first.name} alone, its {first.width} {first.kind} are {each}"
+    return (
+        f"equations of layer {first.name!r} alone to compute its inputs: its {first.width} "
+        f"{first.kind} are {each}"
+    )
 
 
 def _list_numbers(found: Inspection) -> dict[str, object]:
@@ -206,7 +209,8 @@ def _print_judgement(verdict: VettingVerdict, console: Console) -> None:
         console.print(line, highlight=False)
     if not verdict.alarms:
         said = (
-            "no sign of manipulation; trap weights and weights optimised to leak have none of these"
+            "no sign of manipulation was found, but trap weights and weights optimised to leak "
+            "show none of the signs looked for"
         )
         console.print(said)
     console.print(f"looked for {list_words(verdict.checks)}", style="dim", highlight=False)

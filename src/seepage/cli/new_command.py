@@ -39,6 +39,7 @@ class NewSpec:
 
     data: str
     model: str
+    options: tuple[str, ...] = ()
     people: int = 4
     batch_sizes: tuple[int, ...] = (1,)
     attacks: tuple[str, ...] = ("auto:effort=quick",)
@@ -52,7 +53,7 @@ class NewSpec:
         local = {"name": "FedAvg", "lr": 0.1, "steps": steps} if steps else {"name": "Gradient"}
         return {
             "data": [self._choose_people(size) for size in self.batch_sizes],
-            "models": {"name": self.model},
+            "models": {"name": self.model, **dict(map(read_option, self.options))},
             "locals": local,
             "defenses": [[], *([_read_part(w) for w in d.split("+")] for d in self.defenses)],
             "threats": {"knows_labels": self.knows_labels},
