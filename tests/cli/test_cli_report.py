@@ -165,6 +165,10 @@ def test_a_report_of_an_audit_that_was_broken_off_says_so(audits):
     assert done.exit_code == 0, done.output
     assert "Not complete: 1 case of 10 not run yet." in done.output
     assert "Not complete: 1 case of 10" in (audits / "weak" / "report.html").read_text()
+    # A table that is cited without the page says so too.
+    for form, name in (("pivot", "report.pivot.md"), ("latex", "report.tex")):
+        assert report(audits / "weak", "--format", form).exit_code == 0
+        assert "Not complete: 1 case of 10" in (audits / "weak" / name).read_text()
 
 
 def test_what_cannot_be_reported_is_one_sentence(audits):

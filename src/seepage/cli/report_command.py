@@ -139,9 +139,11 @@ def _write_audit(audit: AuditResult, form: str, costs: Sequence[Choice]) -> str 
         case "markdown":
             return report.audit_markdown(audit)
         case "pivot":
-            return pivot_markdown(make_pivot(report.summarise(audit.records)))
+            pivot = make_pivot(report.summarise(audit.records))
+            return pivot_markdown(pivot, missing=report.missing(audit))
         case "latex":
-            return pivot_latex(make_pivot(report.summarise(audit.records)), title=audit.title)
+            pivot = make_pivot(report.summarise(audit.records))
+            return pivot_latex(pivot, title=audit.title, missing=report.missing(audit))
         case "svg":
             return leak_figure(report.attempts(audit.records)).svg()
         case "pdf":

@@ -93,8 +93,13 @@ def _make_cell(row: Row) -> _PivotCell:
     return _PivotCell(row.words(row.worst, unit=False), share, row.identified > 0)
 
 
-def pivot_markdown(pivot: Pivot) -> str:
-    """Write a pivot table in Markdown: the worst-off person, and how many were identified."""
+def pivot_markdown(pivot: Pivot, *, missing: str | None = None) -> str:
+    """Write a pivot table in Markdown: the worst-off person, and how many were identified.
+
+    Args:
+        pivot: From `make_pivot`.
+        missing: What the audit lacks, if anything.
+    """
     rows = [
         [
             *names,
@@ -103,7 +108,7 @@ def pivot_markdown(pivot: Pivot) -> str:
         for names, row in pivot.rows
     ]
     lines = markdown_table([*pivot.titles, *pivot.defenses], rows)
-    return "\n".join([*lines, "", _EXPLAINED, ""])
+    return "\n".join([*lines, "", " ".join(filter(None, [missing, _EXPLAINED])), ""])
 
 
 _EXPLAINED = (
@@ -112,8 +117,9 @@ _EXPLAINED = (
 )
 
 
-def pivot_latex(pivot: Pivot, *, title: str) -> str:
+def pivot_latex(pivot: Pivot, *, title: str, missing: str | None = None) -> str:
     """Write a pivot table for a paper: booktabs, people identified in bold."""
+    told = _escape_latex(" ".join(filter(None, [f"{title}.", missing, _EXPLAINED])))
     body = [
         " & ".join([*map(_escape_latex, names), *map(_write_latex_cell, row)]) + r" \\"
         for names, row in pivot.rows
@@ -124,7 +130,7 @@ def pivot_latex(pivot: Pivot, *, title: str) -> str:
         "% Needs \\usepackage{booktabs}.",
         r"\begin{table}",
         r"  \centering",
-        rf"  \caption{{{_escape_latex(title)}. {_escape_latex(_EXPLAINED)} Bold: somebody was.}}",
+        rf"  \caption{{{told} Bold: somebody was.}}",
         rf"  \begin{{tabular}}{{{columns}}}",
         r"    \toprule",
         rf"    {head} \\",
