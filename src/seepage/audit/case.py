@@ -21,7 +21,6 @@ from seepage.core.construct import Component
 from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import InvalidValue
 from seepage.rehearsal.public_data import Searches
-from seepage.scoring.scores import JUDGED
 from seepage.threats.threat import Threat
 
 Identity = dict[str, Any]
@@ -192,15 +191,15 @@ class Case(_GridCell):
         return self.attack.plant(self.task, rng=Rng(self.seed).fork("adversary", "plant"))
 
     def _identify(self) -> Identity:
-        metrics = "all"
-        if self.metrics is not None:
-            # Results of audits that did not measure what verdicts read are not reused.
-            metrics = ", ".join(dict.fromkeys([*(m.name for m in self.metrics), *JUDGED]))
+        metrics = "all" if self.metrics is None else ", ".join(m.name for m in self.metrics)
+        # Results of audits that did not measure what verdicts read are not reused.
+        judged = {} if self.metrics is None else {"judged by": "any list of metrics"}
         return {
             "threat": asdict(describe_threat(self.threat)),
             "attack": asdict(Component.of(self.attack_name)),
             "options": stable_repr(self.attack),
             "metrics": metrics,
+            **judged,
             "seed": self.seed,
             "control": self.control,
             "others": [target.digest for target in self.others],
