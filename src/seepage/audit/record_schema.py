@@ -161,6 +161,7 @@ _RACE = _table(
 _EFFORT: Mapping[str, Check] = {
     "steps": _is_count,
     "restarts": _is_count,
+    "sure": _is_count,
     "seconds": lambda value: _is_number(value) and float(value) >= 0,
     "device": _is_word,
 }

@@ -199,6 +199,8 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         effort["simulates"] = 1
     if _is_misled(case, seen, guess):
         effort["misled"] = 1
+    if sure := _count_sure(guess):
+        effort["sure"] = sure
     # Whether a client that vets the planted network would have noticed.
     planted = isinstance(case.attack, ActiveAttack)
     record = replace(
@@ -217,6 +219,13 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
     _require_readable(record, case)
     words = describe_inputs(case.task.domain, scored.guess)
     return Outcome(record, case.target.truth, scored.guess, trace.objective, words)
+
+
+def _count_sure(guess: Reconstruction) -> int:
+    """How many inputs the equations of one layer determine, by the attack's own account."""
+    if guess.confidence is None or not guess.inputs.is_floating_point():
+        return 0
+    return int((guess.confidence >= 1).flatten(1).all(1).sum())
 
 
 def _is_misled(case: Case, seen: Observation, guess: Reconstruction) -> bool:

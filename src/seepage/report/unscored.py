@@ -50,16 +50,27 @@ def verdict_without_truth(records: Sequence[Record], *, noun: str) -> Verdict | 
     guesses = unscored(records)
     if not guesses:
         return None
-    # The guess that explains the update best, or names most tokens.
-    best = min(guesses, key=lambda record: (record.residual, -_count_certain(record)))
+    # The guess that explains the update best, or names most tokens or inputs.
+    best = min(guesses, key=_rank_guess)
     several = len({record.data for record in guesses}) > 1 and not _count_certain(best)
     told = _tell_updates(guesses, noun=noun) if several else _tell_update(best, noun=noun)
     return Verdict(Level.reconstructed if is_proved(best) else None, told, _tell_quality(best))
 
 
+def _rank_guess(record: Record) -> tuple[bool, int, int, float]:
+    """What orders guesses: those that explain come first, then those sure of most."""
+    unexplained = record.residual > EXPLAINED
+    return unexplained, -_count_certain(record), -_count_sure(record), record.residual
+
+
 def _count_certain(record: Record) -> int:
     """How many words are proved to be in the batch."""
     return int((record.certificate or {}).get("certain") or 0)
+
+
+def _count_sure(record: Record) -> int:
+    """How many inputs the equations of one layer determine, whatever comes behind it."""
+    return int(record.effort.get("sure", 0))
 
 
 def _tell_update(record: Record, *, noun: str) -> str:
@@ -69,6 +80,8 @@ def _tell_update(record: Record, *, noun: str) -> str:
         if certain := _count_certain(record):
             words = count_noun(certain, "different word")
             return f"{words} of {people} came back in no order, each proved to be in the batch"
+        if sure := _count_sure(record):
+            return f"What the first layer read of {sure} of {people} came back"
         return (
             f"Cannot tell what leaked of {people}: the guesses are not proved right, and there is "
             "no truth to compare with"
@@ -83,6 +96,9 @@ def _tell_updates(guesses: Sequence[Record], *, noun: str) -> str:
     updates = count_noun(len({record.data for record in guesses}), "update")
     explained = {record.data for record in guesses if record.residual <= EXPLAINED}
     proofs = {r.data: tell_proof(r.certificate) for r in guesses if r.certificate and is_proved(r)}
+    read = {record.data for record in guesses if _count_sure(record)}
+    if not explained and read:
+        return f"What the first layer read came back from {len(read)} of {updates}"
     if not explained:
         return (
             f"Cannot tell what leaked from {updates}: no guess is proved right, and there is no "
@@ -104,6 +120,13 @@ def _tell_quality(record: Record) -> tuple[str, ...]:
     if math.isinf(left):
         return (f"The guess of {name} could not be checked: it comes without labels.",)
     size = f"{residual_words(left)} {'of' if left < 1 else 'times'} its length"
+    if left > EXPLAINED and _count_sure(record):
+        return (
+            f"{name} solved the equations of that layer, which have no other solution. The whole "
+            f"update, recomputed at the guess, differs by {size} in some layer, as it does behind "
+            "dropout, which cannot be simulated. So labels could not be checked, and if the client "
+            "mixed its inputs, these are mixtures.",
+        )
     share = (
         f"The update recomputed at the guess of {name} differs from the captured one by {size}, in "
         "the layer where it differs most."
