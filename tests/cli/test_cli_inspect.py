@@ -36,7 +36,9 @@ def parsed(*arguments):
 def test_table_1_of_chen_and_campbell_is_printed():
     said = inspect(*TABLE_1)
     for name, value in TABLE_1.items():
-        assert f"cnn(variant='{name}')   c(M) = {value}\n" in said
+        # One rank of this network is counted and not known to be reached.
+        sign = "<=" if name == "cnn4-v2" else "="
+        assert f"cnn(variant='{name}')   c(M) {sign} {value}\n" in said
     assert [one["metric"]["rounded"] for one in parsed(*TABLE_1)] == list(TABLE_1.values())
 
 
