@@ -37,6 +37,10 @@ def two_classes(outputs, classes):
     return sum(functional.cross_entropy(outputs[:, 3 * i :][:, :3], classes[:, i]) for i in (0, 1))
 
 
+def one_logit(outputs, labels):
+    return functional.binary_cross_entropy_with_logits(outputs.squeeze(1), labels.float())
+
+
 def seeds(*shape):
     return torch.rand(*shape, generator=torch.Generator().manual_seed(3))
 
@@ -52,6 +56,7 @@ LOSSES = {
     "Huber": (2, nn.HuberLoss(delta=0.5), (3 * seeds(4, 2),)),
     "several labels": (3, nn.BCEWithLogitsLoss(), ((seeds(4, 3) > 0.5).float(),)),
     "one label": (1, nn.BCEWithLogitsLoss(pos_weight=torch.tensor(3.0)), (seeds(4, 1).round(),)),
+    "one whole label": (1, one_logit, (torch.tensor([0, 1, 1, 0]),)),
     "class weights": (3, nn.CrossEntropyLoss(weight=CLASS_WEIGHTS), (CLASSES,)),
     "label smoothing": (3, nn.CrossEntropyLoss(label_smoothing=0.1), (CLASSES,)),
     "shares of classes": (3, nn.CrossEntropyLoss(), (SHARES,)),

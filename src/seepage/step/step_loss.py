@@ -208,6 +208,8 @@ def read_loss(
         (labels,) = targets
         labels = labels.to(outputs if labels.is_floating_point() else outputs.device)
         require_alike(loss, outputs, labels)
+        if outputs[0].numel() == 1 and _takes_numbers(loss, outputs, labels):
+            labels = labels.to(outputs)
         if not labels.is_floating_point() and labels.ndim > 1:
             return _read_place_loss(loss, outputs, labels)
         unreduced, reduction = _unreduce_loss(_take_logits(loss, outputs), outputs, labels)
@@ -215,6 +217,17 @@ def read_loss(
         shape = None if _reads_classes(loss, outputs) else shape
         return _StepLoss(unreduced, reduction, labels, shape, own=loss)
     return _read_packed_loss(loss, outputs, targets)
+
+
+def _takes_numbers(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> bool:
+    """Whether the loss is the same if whole labels are numbers, as where it makes them so itself.
+
+    A single logit has no classes, so that its labels, 0 and 1, are numbers.
+    """
+    try:
+        return bool(loss(outputs, labels.to(outputs)).equal(loss(outputs, labels)))
+    except Exception:  # noqa: BLE001 - the labels then stay what they are
+        return False
 
 
 def _read_packed_loss(loss: AnyLoss, outputs: Tensor, targets: Sequence[Tensor]) -> _StepLoss:
