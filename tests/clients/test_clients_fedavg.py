@@ -99,7 +99,7 @@ def test_statistics_are_those_torch_would_track(photos):
         ({"lr": 0.1, "steps": 0}, "steps >= 1, got 0"),
         ({"lr": -1.0, "steps": 1}, "lr > 0, got -1.0"),
         ({"lr": math.nan, "steps": 1}, "lr > 0"),
-        ({"lr": 0.1, "steps": 1, "momentum": 1.0}, "momentum < 1"),
+        ({"lr": 0.1, "steps": 1, "momentum": 1.0}, r"momentum in \[0, 1\)"),
         ({"lr": 0.1, "epochs": 1, "local_batch_size": 0}, "local_batch_size >= 1"),
     ],
 )
