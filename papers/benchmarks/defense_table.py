@@ -25,6 +25,8 @@ DELTA = 1e-5
 MARGIN = 0.05
 POOL = 2_000
 PARTS = ("utility", "attack")
+# Of what is measured, for verdicts too, what the table compares.
+SHOWN = ("psnr", "lpips")
 PICTURES = RESULTS.parents[1] / "docs" / "pictures"
 Result = dict[str, object]
 
@@ -99,7 +101,7 @@ def table(
     """Accuracy beside leakage; the front and the ranking at matched utility, if there are any."""
     named = [name for name in ROWS if name in costs and name in leaks]
     records = {name: [read_record(record) for record in leaks[name]["records"]] for name in named}
-    metrics = list(records[named[0]][0].scores)
+    metrics = [metric for metric in SHOWN if metric in records[named[0]][0].scores]
     rows = {name: price(costs[name]) | leaked(records[name], guessed, metrics) for name in named}
     guess = {metric: round(leakages(guessed, metric)[0].mean, 4) for metric in metrics}
     result: Result = {"rows": rows, "guess": guess, "front": {}, "within_5_points": {}}
