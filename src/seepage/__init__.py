@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from seepage.step.training_steps import AuditSteps, RecordSteps
     from seepage.threats import Threat
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # Where each public name is defined; defenses are not listed: they are the rest.
 _HOMES = {
