@@ -9,8 +9,7 @@ import seepage as sp
 from seepage.domains import Signal
 from seepage.exposure import Finding, VettingVerdict, concentration
 from seepage.exposure.gradient_probes import find_own_places
-from seepage.exposure.repeated_rows import _parallel_rows
-from seepage.exposure.sorting_units import find_sorting_units
+from seepage.exposure.repeated_rows import _parallel_rows, find_sorting_units
 from seepage.utility import Training, train
 from seepage.zoo import MODELS
 

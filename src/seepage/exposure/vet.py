@@ -11,11 +11,20 @@ from torch import Tensor
 
 from seepage.core import Batch, Task
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.exposure.d_snr import FEWEST_EXAMPLES, concentration
-from seepage.exposure.gradient_probes import FEWEST_PLACES, find_held_input, find_own_places
+from seepage.exposure.gradient_probes import (
+    FEWEST_EXAMPLES,
+    FEWEST_PLACES,
+    concentration,
+    find_held_input,
+    find_own_places,
+)
 from seepage.exposure.inspection import inspection
-from seepage.exposure.repeated_rows import CONVOLUTIONS, find_repeated_rows, list_rows
-from seepage.exposure.sorting_units import find_sorting_units
+from seepage.exposure.repeated_rows import (
+    CONVOLUTIONS,
+    find_repeated_rows,
+    find_sorting_units,
+    list_rows,
+)
 from seepage.probing.heads import classifier_head
 
 Level = Literal["exposed", "suspicious", "malicious"]
