@@ -21,10 +21,9 @@ from seepage.attacks.linear_systems.analytic_fc import analytic_fc
 from seepage.attacks.linear_systems.april import april
 from seepage.attacks.linear_systems.hybrid import hybrid
 from seepage.attacks.linear_systems.rgap import rgap
-from seepage.attacks.malicious_server.class_fishing import class_fishing
 from seepage.attacks.malicious_server.identity_convolutions import identity_convolutions
 from seepage.attacks.malicious_server.input_to_logits import input_to_logits
-from seepage.attacks.malicious_server.label_flip import label_flip
+from seepage.attacks.malicious_server.planted_classifier import class_fishing, label_flip
 from seepage.attacks.malicious_server.planting import first_layer_fc
 from seepage.attacks.malicious_server.reversible_blocks import reversible_blocks
 from seepage.attacks.malicious_server.robbing_the_fed import robbing_the_fed
