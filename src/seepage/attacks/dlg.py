@@ -24,8 +24,7 @@ from seepage.search.priors import (
     SquaredNorm,
     TotalVariation,
 )
-from seepage.search.search import Search, pick_setting
-from seepage.search.starts import UniformStart
+from seepage.search.search import Search, UniformStart, pick_setting
 from seepage.search.term import Term
 
 # Squared distances fall by twelve orders of magnitude, which TF32 cannot follow.

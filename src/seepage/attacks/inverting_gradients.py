@@ -16,8 +16,7 @@ from seepage.search.lbfgs import LBFGS
 from seepage.search.matching import GradientMatching
 from seepage.search.optimisers import Adam, GradientDescent, Optimiser
 from seepage.search.priors import BatchNormStatistics, TotalVariation, weigh_variation
-from seepage.search.search import Search, pick_setting
-from seepage.search.starts import NormalStart
+from seepage.search.search import NormalStart, Search, pick_setting
 from seepage.search.term import Term
 
 _ENGINE = Engine()

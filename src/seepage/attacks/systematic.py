@@ -42,8 +42,7 @@ from seepage.search.fidelity import LayerwiseCosine
 from seepage.search.matching import GradientMatching, together
 from seepage.search.optimisers import Adam
 from seepage.search.priors import BatchNormStatistics, weigh_variation
-from seepage.search.search import Search, pick_setting
-from seepage.search.starts import NormalStart
+from seepage.search.search import NormalStart, Search, pick_setting
 
 
 @dataclass(frozen=True, kw_only=True)

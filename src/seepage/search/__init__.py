@@ -16,8 +16,7 @@ from seepage.search.priors import (
     SquaredNorm,
     TotalVariation,
 )
-from seepage.search.search import Search
-from seepage.search.starts import NormalStart, UniformStart, WarmStart
+from seepage.search.search import NormalStart, Search, UniformStart, WarmStart
 from seepage.search.term import Candidate, Term
 
 __all__ = [

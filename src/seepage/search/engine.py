@@ -27,8 +27,7 @@ from seepage.search.fast.case_simulation import (
 from seepage.search.fast.row_simulation import Strategy
 from seepage.search.objective import Layout, Objective, RowSimulation, join_parts
 from seepage.search.runner import Runner, State
-from seepage.search.search import Search
-from seepage.search.starts import generated_point
+from seepage.search.search import Search, generated_point
 
 
 @dataclass(frozen=True)

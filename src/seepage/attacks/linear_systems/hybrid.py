@@ -25,8 +25,7 @@ from seepage.search.matching import GradientMatching, together
 from seepage.search.objective import PerCase
 from seepage.search.optimisers import Adam, Moment, Optimiser, State
 from seepage.search.priors import TotalVariation
-from seepage.search.search import Search, pick_setting
-from seepage.search.starts import WarmStart
+from seepage.search.search import Search, WarmStart, pick_setting
 from seepage.search.term import Candidate, Term
 
 
