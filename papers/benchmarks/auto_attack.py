@@ -41,7 +41,7 @@ from seepage.core import (
 )
 from seepage.core.errors import SeepageError
 from seepage.core.protocols import attack_many
-from seepage.core.race import Race
+from seepage.core.reconstruction import Race
 from seepage.data.dataset import Dataset
 from seepage.rehearsal import EFFORTS, Auto, PublicData
 from seepage.rehearsal.rehearse import count_steps

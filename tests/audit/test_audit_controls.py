@@ -11,7 +11,7 @@ from seepage.audit.record import Control, join_controls
 from seepage.audit.run_case import serial, side_by_side
 from seepage.core import Reconstruction
 from seepage.core.construct import Component
-from seepage.core.race import Race, Trial
+from seepage.core.reconstruction import Race, Trial
 from seepage.data.dataset import Dataset
 from seepage.defenses.chain import OnAggregate
 from seepage.domains.box import Signal

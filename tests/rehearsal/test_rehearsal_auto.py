@@ -15,8 +15,7 @@ from seepage.audit import Audit, select_targets
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.core.progress import listen, stage
-from seepage.core.race import Forecast, Race, Trial
-from seepage.core.reconstruction import Trace
+from seepage.core.reconstruction import Forecast, Race, Trace, Trial
 from seepage.rehearsal import ALL_ATTACKS, EFFORTS, Auto, Effort, auto_attack, make_up, rehearse
 from seepage.rehearsal.combine import MeanOfStarts, combine, keep_sure
 from seepage.rehearsal.effort_plan import Rung

@@ -16,7 +16,7 @@ from seepage.audit.record_schema import check_record, parse_json
 from seepage.core.construct import Component
 from seepage.core.errors import UnreadableFile
 from seepage.core.protocols import Side
-from seepage.core.race import Race
+from seepage.core.reconstruction import Race
 from seepage.core.whole_file import pack, unpack
 from seepage.scoring.identification import Identification, compute_luck
 

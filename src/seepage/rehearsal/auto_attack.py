@@ -20,7 +20,7 @@ from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, Unkno
 from seepage.core.plugins import Catalogue
 from seepage.core.progress import Pace, listen, measure_pace, spanning, staged
 from seepage.core.protocols import attack_many, attack_one
-from seepage.core.race import Race
+from seepage.core.reconstruction import Race
 from seepage.core.rng import require_key
 from seepage.rehearsal.combine import combine, keep_sure
 from seepage.rehearsal.effort_plan import EFFORTS, Effort, EffortName

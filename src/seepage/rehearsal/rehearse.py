@@ -19,7 +19,7 @@ from seepage.core.checkpoint import checkpoints
 from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import MissingKnowledge, SeepageError
 from seepage.core.progress import staged
-from seepage.core.race import Forecast, Race, Trial
+from seepage.core.reconstruction import Forecast, Race, Trial
 from seepage.rehearsal.combine import combine
 from seepage.rehearsal.simulated_clients import Rehearsal, is_lost_in_noise
 from seepage.threats.threat import Threat

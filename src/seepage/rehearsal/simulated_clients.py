@@ -12,7 +12,7 @@ import torch
 from seepage.core import Attack, Batch, Domain, Metric, Observation, Reconstruction, Rng
 from seepage.core.errors import SeepageError, summarise_error
 from seepage.core.protocols import attack_many
-from seepage.core.race import HIGHEST
+from seepage.core.reconstruction import HIGHEST
 from seepage.defenses import AddGaussian
 from seepage.domains import Tabular
 from seepage.rehearsal.public_data import PublicData

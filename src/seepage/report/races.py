@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from seepage.audit.record import Record
-from seepage.core.race import Race, Trial
+from seepage.core.reconstruction import Race, Trial
 from seepage.report.amount import Amount
 from seepage.report.words import Setup, label_setups, list_words
 
