@@ -33,8 +33,8 @@ from seepage.defenses import DEFENSES, chain
 from seepage.domains import Image, Signal
 from seepage.rehearsal.auto_attack import ALL_ATTACKS
 from seepage.threats.threat import Threat
-from seepage.zoo.autoencoder import compare_with_inputs
 from seepage.zoo.build_task import add_argument
+from seepage.zoo.foreign import compare_with_inputs
 from seepage.zoo.models import build
 from seepage.zoo.weights import load_weights
 

@@ -60,8 +60,7 @@ from seepage.step.step_loss import read_loss
 from seepage.step.step_people import read_people
 from seepage.step.step_result import StepAudit, run_attacks
 from seepage.threats import Threat
-from seepage.zoo.autoencoder import WithInputs
-from seepage.zoo.foreign import Logits, find_logits
+from seepage.zoo.foreign import Logits, WithInputs, find_logits
 
 _NO_FUNCTION = "the gradient of {} cannot be computed as a function, which every attack needs:"
 _BATCHNORM = (

@@ -24,7 +24,7 @@ from seepage.core.loss import (
 )
 from seepage.core.task import Reduction, require_class_numbers
 from seepage.step.step_inputs import find_mask
-from seepage.zoo.autoencoder import LossOfInputs
+from seepage.zoo.foreign import LossOfInputs
 
 AnyLoss = Callable[..., Tensor]
 _OF_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)

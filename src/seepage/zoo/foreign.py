@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from seepage.core import Domain, Rng, Task, cross_entropy
+from seepage.core.device import upcast
 from seepage.core.errors import (
     InvalidValue,
     MissingExtra,
@@ -19,7 +23,7 @@ from seepage.core.errors import (
     install_hint,
     summarise_error,
 )
-from seepage.core.loss import Loss
+from seepage.core.loss import Loss, adapt_loss
 from seepage.core.plugins import import_factory
 from seepage.domains.box import IMAGENET
 from seepage.probing.hooks import evaluating
@@ -226,3 +230,62 @@ def _draw_task(
     if seed:
         name = add_argument(name, "seed", seed)
     return Task(Logits(model), cross_entropy, domain, name=name)
+
+
+class WithInputs(Logits):
+    """Wraps a network so that it returns its inputs beside its outputs, for losses of both.
+
+    Args:
+        model: The network; not copied.
+        shape: Inputs are reshaped to this, per example; None leaves them as they are.
+
+    Example:
+        >>> WithInputs(torch.nn.Linear(2, 3))(torch.ones(1, 2)).shape
+        torch.Size([1, 5])
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return `(B, K + D)`."""
+        outputs = super().forward(inputs).flatten(1)
+        # Token numbers need more digits than bfloat16 has.
+        wide = outputs if inputs.is_floating_point() else upcast(outputs)
+        return torch.cat([wide, inputs.to(wide).flatten(1)], dim=1)
+
+
+@dataclass(frozen=True)
+class LossOfInputs:
+    """A loss of outputs and inputs, given both in one tensor."""
+
+    loss: Callable[..., Tensor]
+    outputs: tuple[int, ...]
+    inputs: tuple[int, ...]
+
+    def __call__(self, joined: Tensor, nothing: Tensor) -> Tensor:
+        """Take the tensor apart and call the loss."""
+        del nothing
+        sizes = [math.prod(self.outputs), math.prod(self.inputs)]
+        outputs, inputs = torch.split(joined, sizes, dim=1)
+        return self.loss(
+            outputs.reshape(len(joined), *self.outputs), inputs.reshape(len(joined), *self.inputs)
+        )
+
+
+def compare_with_inputs(task: Task) -> Task:
+    """Return the task with its loss on outputs and inputs, as networks read them: no labels.
+
+    Example:
+        >>> from torch import nn
+        >>> from seepage.domains import Signal
+        >>> coder = nn.Sequential(nn.Flatten(), nn.Linear(6, 6))
+        >>> task = compare_with_inputs(Task(coder, nn.MSELoss(), Signal((1, 6))))
+        >>> task.losses(task.parameters, torch.ones(2, 1, 6), torch.zeros(2, 0)).shape
+        torch.Size([2])
+    """
+    outputs = task.output_shape
+    if math.prod(outputs) != math.prod(task.domain.shape):
+        raise InvalidValue(
+            f"the data have no labels, so that {task.name} must return what it reads, shape "
+            f"{tuple(task.domain.shape)}, but it returns {outputs}; give it as many outputs"
+        )
+    loss = LossOfInputs(adapt_loss(task.loss), outputs, outputs)
+    return replace(task, model=WithInputs(task.model), loss=loss, target_shape=(0,))

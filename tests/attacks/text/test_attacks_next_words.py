@@ -12,7 +12,7 @@ import seepage as sp
 from seepage.attacks.applicability import check_applicability
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
-from seepage.zoo.autoencoder import LossOfInputs, WithInputs
+from seepage.zoo.foreign import LossOfInputs, WithInputs
 
 WIDTH, HEADS, VOCABULARY, LENGTH, PROMPT = 64, 4, 500, 6, 8
 DOMAIN = Tokens(LENGTH, VOCABULARY)
