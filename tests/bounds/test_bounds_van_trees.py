@@ -10,7 +10,7 @@ from torch import nn
 import seepage as sp
 from seepage.bounds import CramerRao, VanTrees
 from seepage.bounds.bound import find_intervals
-from seepage.bounds.van_trees import _draw_cosines
+from seepage.bounds.cramer_rao import _draw_cosines
 from seepage.core.errors import InvalidValue
 
 LINE = sp.domains.Signal((1, 4))

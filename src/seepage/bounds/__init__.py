@@ -7,7 +7,7 @@ from collections.abc import Callable
 from seepage.bounds import dp, risk
 from seepage.bounds.bound import Bound
 from seepage.bounds.candidates import CandidateError
-from seepage.bounds.cramer_rao import CramerRao, CramerRaoRelaxed
+from seepage.bounds.cramer_rao import CramerRao, CramerRaoRelaxed, VanTrees
 from seepage.bounds.dp import RenyiError
 from seepage.bounds.dp_limits import IdentificationLimit, ReconstructionRobustness
 from seepage.bounds.identifiability import (
@@ -20,7 +20,6 @@ from seepage.bounds.information import Channel, Information, channel, informatio
 from seepage.bounds.inverse_trace import InverseTrace, Inversion
 from seepage.bounds.mutual_information import MutualInformation
 from seepage.bounds.two_layer_orders import ErrorOrders, pruned_share, table_1, two_layer_orders
-from seepage.bounds.van_trees import VanTrees
 from seepage.core.plugins import Catalogue
 
 _ALL: tuple[type[Bound], ...] = (
