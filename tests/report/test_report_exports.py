@@ -18,7 +18,7 @@ from seepage.report import attempts, summarise
 from seepage.report.ci_files import _list_checks, as_junit, as_sarif
 from seepage.report.figure import COLUMN, PAGE, leak_figure
 from seepage.report.leak_table import name_attacks
-from seepage.report.pivot import _escape_latex, make_pivot, pivot_latex, pivot_markdown
+from seepage.report.tables import _escape_latex, make_pivot, pivot_latex, pivot_markdown
 from seepage.scoring.identification import Identification
 
 PRUNE = (Component("Prune", {"ratio": 0.9}),)

@@ -23,7 +23,7 @@ from seepage.report.dossier import make_dossier, read_dossier
 from seepage.report.dossier_sources import read_source
 from seepage.report.figure import leak_figure
 from seepage.report.page.dossier_page import dossier_page
-from seepage.report.pivot import make_pivot, pivot_latex, pivot_markdown
+from seepage.report.tables import make_pivot, pivot_latex, pivot_markdown
 from seepage.report.words import count_noun, label_defenses
 
 _WHOLE, _DAMAGED = 0, 1
