@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seepage.capture.capture import Capture
-from seepage.capture.setting import Setting
+from seepage.capture.capture import Capture, Setting
 from seepage.core.errors import DataNotFound, InvalidValue, UnknownName, UnreadableFile
 from seepage.core.whole_file import write_whole
 

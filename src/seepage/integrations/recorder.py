@@ -10,9 +10,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from seepage.capture.capture import Capture
+from seepage.capture.capture import Capture, Setting, hashed
 from seepage.capture.capture_file import save
-from seepage.capture.setting import Setting, hashed
 from seepage.core.errors import InvalidValue, SeepageError
 
 _LOG = logging.getLogger("seepage.recorder")
