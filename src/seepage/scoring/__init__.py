@@ -4,8 +4,8 @@ from seepage.scoring.accuracy import FeatureAccuracy, LabelAccuracy, TokenAccura
 from seepage.scoring.entrywise import L1, MSE, PSNR, RMSE, ExactMatch
 from seepage.scoring.gallery import Gallery, identify
 from seepage.scoring.identification import Identification, is_identified
-from seepage.scoring.lpips import LPIPS
 from seepage.scoring.pairing import pair
+from seepage.scoring.perceptual import LPIPS, SSIM
 from seepage.scoring.scores import (
     METRICS,
     Scores,
@@ -17,7 +17,6 @@ from seepage.scoring.scores import (
     mean_guess,
     score,
 )
-from seepage.scoring.ssim import SSIM
 
 __all__ = [
     "L1",

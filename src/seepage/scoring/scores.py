@@ -26,9 +26,8 @@ from seepage.scoring.accuracy import (
     require_table,
 )
 from seepage.scoring.entrywise import L1, MSE, PSNR, RMSE, ExactMatch
-from seepage.scoring.lpips import LPIPS, check_lpips
 from seepage.scoring.pairing import pair
-from seepage.scoring.ssim import SSIM, check_ssim
+from seepage.scoring.perceptual import LPIPS, SSIM, check_lpips, check_ssim
 
 _ALL: tuple[Metric, ...] = (
     MSE(),
