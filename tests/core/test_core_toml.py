@@ -4,7 +4,7 @@ import tomllib
 import pytest
 
 from seepage.audit.spec_text import SpecSource
-from seepage.audit.trust import find_imports
+from seepage.audit.verify import find_imports
 from seepage.core.construct import LARGEST, parse_toml
 from seepage.core.errors import InvalidValue, UnreadableFile
 

@@ -25,7 +25,7 @@ from seepage.audit.run_case import AnyCase, Executor, fail_case, serial, side_by
 from seepage.audit.spec import Spec, build_spec, read_timeout
 from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.audit.store import AuditStore
-from seepage.audit.trust import SEAL, find_imports, is_own
+from seepage.audit.verify import SEAL, find_imports, is_own
 from seepage.audit.workers import TRIES, Pool, RayCluster
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import DataNotFound, InvalidValue

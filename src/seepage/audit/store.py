@@ -38,7 +38,7 @@ from seepage.audit.folder import (
 from seepage.audit.record import Outcome, Record, name_infinities, pack_words
 from seepage.audit.run_case import AnyCase
 from seepage.audit.targets import Target
-from seepage.audit.trust import SEAL, make_seal
+from seepage.audit.verify import SEAL, make_seal
 from seepage.core.checkpoint import Checkpoints
 from seepage.core.construct import Component
 from seepage.core.encryption import VARIABLE, find_key, open_key, prove_key
