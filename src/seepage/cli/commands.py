@@ -328,7 +328,7 @@ def list_(
     ] = None,
 ) -> None:
     """List the names that a spec can use, or show the options of one of them."""
-    from seepage.cli.list_command import describe_part, list_parts
+    from seepage.cli.help_commands import describe_part, list_parts
 
     if name is None:
         list_parts(kind.value, make_console())
@@ -391,6 +391,6 @@ def doctor() -> None:
 
     Exit codes: 0 an audit works here, 1 it does not.
     """
-    from seepage.cli.doctor_command import diagnose
+    from seepage.cli.help_commands import diagnose
 
     raise typer.Exit(diagnose(make_console()))
