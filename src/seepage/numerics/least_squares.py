@@ -84,6 +84,7 @@ def least_squares(residual: _Residual, start: Tensor, *, steps: int) -> tuple[Te
 
 
 _LOOK_EVERY = 10
+_MOST_ITERATIONS = 5_000
 
 
 def minimum_norm(
@@ -92,7 +93,6 @@ def minimum_norm(
     *,
     damping: float = 0.0,
     tolerance: float = 1e-12,
-    iterations: int = 5_000,
     precondition: Linear | None = None,
     start: Tensor | None = None,
 ) -> Tensor:
@@ -106,7 +106,6 @@ def minimum_norm(
         target: v, `(..., |z| + |w|)`.
         damping: Tikhonov damping, for a noisy v.
         tolerance: Stop when the gradient of the objective has fallen by this factor.
-        iterations: The most iterations.
         precondition: Multiplies by a matrix near the inverse of u^T u, for fewer iterations; only
             where u x = v has one solution.
         start: Where to begin, likewise.
@@ -120,7 +119,7 @@ def minimum_norm(
     if start is not None:
         nearer = _begin(system, target, damping, start, tolerance, inverse)
         state = nearer._replace(enough=state.enough)
-    for iteration in range(iterations):
+    for iteration in range(_MOST_ITERATIONS):
         # Rarely, since it waits for the GPU; solved systems do not change any more.
         if iteration % _LOOK_EVERY == 0 and not bool((state.power > state.enough).any()):
             break

@@ -11,7 +11,7 @@ _LOST = 1e-8
 _DROP = 10.0
 
 
-def row_span(gradient: Tensor, *, tolerance: float, at_most: int | None = None) -> Tensor:
+def row_span(gradient: Tensor, *, tolerance: float) -> Tensor:
     """Return an orthonormal basis of the row space of a weight gradient, in float64.
 
     The gradient is dL/dW = sum_i (dL/dy_i) x_i^T, so its rows are spanned by the inputs x_i.
@@ -19,7 +19,6 @@ def row_span(gradient: Tensor, *, tolerance: float, at_most: int | None = None) 
     Args:
         gradient: `(m, d)`.
         tolerance: Singular values below this share of the largest are rounding.
-        at_most: How many vectors the layer read, if known; noise has more directions.
 
     Example:
         >>> read = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
@@ -28,8 +27,7 @@ def row_span(gradient: Tensor, *, tolerance: float, at_most: int | None = None) 
         (2, [0.0, 0.0, 1.0])
     """
     _, values, rows = torch.linalg.svd(gradient.double(), full_matrices=False)
-    kept = int((values > tolerance * values[0]).sum())
-    span: Tensor = rows[: kept if at_most is None else min(kept, at_most)]
+    span: Tensor = rows[: int((values > tolerance * values[0]).sum())]
     return span
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree
 
+from seepage.audit.folder import SPEC
 from seepage.audit.record import Record
 from seepage.core.construct import Component
 from seepage.report.leak import Attempt, strongest
@@ -122,9 +123,7 @@ _RULES = {
 }
 
 
-def as_sarif(
-    title: str, records: Sequence[Record], *, version: str, spec: str = "spec.toml"
-) -> str:
+def as_sarif(title: str, records: Sequence[Record], *, version: str) -> str:
     """Write SARIF 2.1.0, which code hosts show beside the code: what leaks, and what is unclear."""
     rules = [
         {
@@ -138,14 +137,14 @@ def as_sarif(
     run = {
         "tool": {"driver": driver},
         "automationDetails": {"id": title},
-        "results": list(_list_results(records, spec)),
+        "results": list(_list_results(records)),
     }
     schema = "https://json.schemastore.org/sarif-2.1.0.json"
     return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
 
-def _list_results(records: Sequence[Record], spec: str) -> Iterator[dict[str, object]]:
-    where = {"physicalLocation": {"artifactLocation": {"uri": spec}, "region": {"startLine": 1}}}
+def _list_results(records: Sequence[Record]) -> Iterator[dict[str, object]]:
+    where = {"physicalLocation": {"artifactLocation": {"uri": SPEC}, "region": {"startLine": 1}}}
     for check in _list_checks(records):
         if check.status in _RULES:
             yield {

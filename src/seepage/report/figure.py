@@ -152,14 +152,11 @@ _ACROSS = "PSNR of each person in dB; red: identified"
 _SHARED = "% right of each person; red: identified"
 
 
-def leak_figure(tried: Iterable[Attempt], *, width: float | None = None) -> Figure:
+def leak_figure(tried: Iterable[Attempt]) -> Figure:
     """Draw one strip per setup: every person at the best of any attack, and the median.
 
-    The axis is PSNR, or the share of columns or words that is right if all inputs have those.
-
-    Args:
-        tried: From `attempts`.
-        width: In points; by default `COLUMN`, or `PAGE` if the labels are long.
+    The axis is PSNR, or the share of columns or words that is right if all inputs have those. The
+    figure is as wide as one column of a paper, or as the page if the labels are long.
     """
     groups = {setup: strongest(group) for setup, group in group_by_setup(tried).items()}
     labels = label_setups(groups)
@@ -171,7 +168,7 @@ def leak_figure(tried: Iterable[Attempt], *, width: float | None = None) -> Figu
 
     # Where Helvetica is missing, another font is wider.
     left = 1.2 * max(map(_measure_text, labels.values()), default=0.0) + 2 * _GAP
-    width = width or (COLUMN if left <= COLUMN / 2 else PAGE)
+    width = COLUMN if left <= COLUMN / 2 else PAGE
     right, bottom = width - 2 * _GAP, _TOP + _ROW * max(1, len(groups))
     axis = Axis(0.0, 100.0) if shares else span_axis(map(value_of, everybody))
 

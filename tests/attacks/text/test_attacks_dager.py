@@ -61,7 +61,6 @@ def test_the_span_holds_what_the_layer_read_and_nothing_else():
     solved, *_ = np.linalg.lstsq(read.T, other, rcond=None)
     expected = np.linalg.norm(other - read.T @ solved) / np.linalg.norm(other)
     assert float(share_outside(basis, torch.from_numpy(other))) == pytest.approx(expected)
-    assert row_span(gradient, tolerance=1e-9, at_most=3).shape == (3, 20)
 
 
 def test_the_readers_are_the_first_attention_and_what_is_above_it():

@@ -275,9 +275,7 @@ def success_probability(
     return determined * ((1 - missed) ** batch_size)
 
 
-def sparse_probability(
-    *, neurons: int, batch_size: int, sent: int | None = None, silent: float = 0.5
-) -> float:
+def sparse_probability(*, neurons: int, batch_size: int, sent: int | None = None) -> float:
     """Probability that sparse directions find all examples, as measured on untrained networks.
 
     Directions that are sparse by chance become rare as the neurons per example grow. Examples are
@@ -297,6 +295,6 @@ def sparse_probability(
         >>> round(sparse_probability(neurons=2048, batch_size=64, sent=9), 3)
         1.0
     """
-    determined = determined_probability(neurons=neurons, batch_size=batch_size, silent=silent)
+    determined = determined_probability(neurons=neurons, batch_size=batch_size)
     half = _SPARSE_HALF + _PER_ALIKE * batch_size / (batch_size if sent is None else sent)
     return determined / (1 + math.exp(half - neurons / batch_size))

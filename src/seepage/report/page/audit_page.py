@@ -315,11 +315,8 @@ def _make_curve(attempt: Attempt, values: Sequence[float]) -> Curve:
     return Curve(points, tip, level_class(attempt.level), key)
 
 
-def _tradeoff_section(choices: Sequence[Choice], *, utility: str = "utility") -> Section | None:
-    """Draw one choice per defense and the Pareto front; None if no utility was measured.
-
-    The words for `utility` include its unit.
-    """
+def _tradeoff_section(choices: Sequence[Choice]) -> Section | None:
+    """Draw one choice per defense and the Pareto front; None if no utility was measured."""
     if not choices:
         return None
     across = span_axis([c.utility for c in choices], room=0.1)
@@ -329,7 +326,7 @@ def _tradeoff_section(choices: Sequence[Choice], *, utility: str = "utility") ->
         Mark(
             choice.utility,
             choice.leakage,
-            f"{choice.label}: {decibels(choice.leakage)} leaked at {utility} {choice.utility:g}",
+            f"{choice.label}: {decibels(choice.leakage)} leaked at utility {choice.utility:g}",
             choice.label,
             "leak" if choice.leakage >= REFERENCES["psnr"] else "safe",
         )
@@ -344,7 +341,7 @@ def _tradeoff_section(choices: Sequence[Choice], *, utility: str = "utility") ->
         line_chart(
             across,
             up,
-            Labels(utility, "worst-off person, dB", across_ticks, up_ticks),
+            Labels("utility", "worst-off person, dB", across_ticks, up_ticks),
             label="Leakage against utility",
             curves=[stairs],
             marks=marks,
