@@ -80,12 +80,7 @@ class _ApplicableAttack:
 
 @dataclass(frozen=True)
 class Applicability:
-    """Which attacks apply to an update and which do not.
-
-    Args:
-        chosen: In the order in which to try them, closed forms first.
-        refused: Each other attack that was considered, with the reason.
-    """
+    """Which attacks apply to an update, in the order to try them, and why the others do not."""
 
     chosen: tuple[_ApplicableAttack, ...]
     refused: Mapping[str, str]
@@ -125,9 +120,6 @@ def check_applicability(observation: Observation, *, steps: int = 1_000) -> Appl
 
 def explain_refusals(refused: Mapping[str, str]) -> str:
     """Say why no attack applies: in the first line for the most general one, then for each.
-
-    Args:
-        refused: Each attack that was considered, with the reason.
 
     Example:
         >>> print(explain_refusals({"rgap": "got two inputs", "inverting_gradients": "no labels"}))

@@ -37,10 +37,6 @@ class EpochInvariance:
 
     The mean does not depend on the order within an epoch, and every epoch sees the same data.
 
-    Args:
-        weight: Factor in the objective.
-        epochs: How many epochs the candidate holds, one after the other.
-
     References:
         Dimitrov et al., 2022, Sec. 4 (dimitrov2022data)
     """

@@ -319,9 +319,7 @@ def read_data(
 ) -> tuple[Dataset | CapturedData, tuple[Target, ...]]:
     """Read a data set and who of it is attacked, or a capture.
 
-    Args:
-        table: The entry.
-        find: Finds the data set of its first keys; `read_dataset` by default.
+    The data set of its first keys is found by `find`, or else by `read_dataset`.
     """
     if "capture" in table:
         held = construct("a captured update", read_capture, table)

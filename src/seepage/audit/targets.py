@@ -51,12 +51,7 @@ _GALLERIES: WeakKeyDictionary[Dataset, Gallery] = WeakKeyDictionary()
 
 @dataclass(frozen=True, eq=False)
 class CapturedUpdate:
-    """What the adversary got hold of.
-
-    Args:
-        capture: The update, as it crossed the wire.
-        labels: Those of the batch, if the adversary knows them.
-    """
+    """What the adversary got hold of."""
 
     capture: Capture
     labels: Tensor | None = None
@@ -251,9 +246,8 @@ class Target:
     ) -> tuple[Identification, ...]:
         """Look for each person in a guess.
 
-        Args:
-            guess: Of this batch, or of another one as a negative control.
-            without: More people of the data set who are no strangers.
+        The guess is of this batch, or of another one as a negative control. Of the data set,
+        `without` names more people who are no strangers.
         """
         if self.everybody is None or len(guess.inputs) == 0:
             return ()
@@ -274,9 +268,6 @@ class Target:
 
         At most half of them, and as few as possible who serve as strangers: a guess that resembles
         nobody it was given would otherwise single out whoever it was not given.
-
-        Args:
-            taken: Numbers of the people who are attacked.
         """
         gallery = self.everybody
         if gallery is None or gallery.synthetic:
@@ -301,9 +292,6 @@ class Target:
         """Other batches of this size from the same data, whose inputs the audit may know.
 
         As many as hold `CANARIES` people, or as the data has people left for.
-
-        Args:
-            taken: Numbers of the people who are attacked.
         """
         gallery, size = self.everybody, len(self.people)
         if gallery is None or gallery.labels is None or self.captured is not None:

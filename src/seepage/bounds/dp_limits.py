@@ -90,9 +90,7 @@ class IdentificationLimit:
 def _read_noise(client: Client, examples: int) -> float:
     """The noise in units of the clipping norm; 0 if nothing is clipped in a sound order.
 
-    Args:
-        client: Whose clipping and noise are read.
-        examples: How many a mean without a number of its own is taken over, at least.
+    A mean without a number of its own is taken over `examples` at least.
     """
     links = client.chain.links
     found = [

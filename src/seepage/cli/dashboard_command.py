@@ -52,12 +52,7 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _make_dashboard(folders: Sequence[Path], link: Callable[[int, Path], str]) -> tuple[str, int]:
-    """Read every audit, and write the page; returns it with the number of audits.
-
-    Args:
-        folders: Where to look.
-        link: The address of the report of an audit, by its place in the list and its folder.
-    """
+    """Read every audit, and write the page; returns it with the number of audits."""
     audits, unread = list[DashboardAudit](), dict[str, str]()
     for number, path in enumerate(_find_audits(folders)):
         try:

@@ -41,9 +41,7 @@ _TABLES: Mapping[str, Callable[..., str | bytes]] = {
 def _read_choices(path: Path, records: Sequence[Record]) -> list[Choice]:
     """Make a choice of every defense in a file of utilities.
 
-    Args:
-        path: JSON that maps defenses, as the tables name them, to a number, e.g. test accuracy.
-        records: What leaked behind each.
+    The file is JSON that maps defenses, as the tables name them, to a number, e.g. test accuracy.
     """
     utilities = _read_utilities(path)
     found = leakages(records)

@@ -48,18 +48,7 @@ _SECONDS_PER_LINE = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRequest:
-    """The options of `seepage audit`, see its help.
-
-    Args:
-        spec: The file; None takes the bundled quickstart, or the spec of a resumed audit.
-        gates: What --fail-above says.
-        baseline: The audit that --fail-if-worse names.
-        command: Resumes after an interrupt; `seepage audit ... --resume` if None.
-        capture: A captured update instead of a spec.
-        network: A model and a data set instead of a spec.
-        extend: With `resume`, add cases that the audit was not begun with.
-        encrypt_key: The file of the key that encrypts private data.
-    """
+    """The options of `seepage audit`, see its help; `command` goes on after an interrupt."""
 
     out: Path
     device: str

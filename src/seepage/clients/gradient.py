@@ -178,11 +178,7 @@ def batch_statistics(task: Task, inputs: Tensor) -> dict[str, Statistics]:
 
 
 def measure_statistics(read: Mapping[str, Tensor]) -> dict[str, Statistics]:
-    """Mean and biased variance over all axes but the channels, for the inputs of each layer.
-
-    Args:
-        read: Inputs `(B, C, ...)` by layer name.
-    """
+    """Mean and biased variance over all axes but the channels, for the inputs of each layer."""
     statistics = {}
     for name, features in read.items():
         features = upcast(features)  # as batch normalisation does

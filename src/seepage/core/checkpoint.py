@@ -33,13 +33,7 @@ class CheckpointWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """A folder of checkpoints, one file per fingerprint.
-
-    Args:
-        folder: Where.
-        every: Steps between two checkpoints.
-        key: Encrypts the files; None leaves them plain.
-    """
+    """A folder of checkpoints, one file per fingerprint."""
 
     folder: Path
     every: int = 500

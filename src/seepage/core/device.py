@@ -17,9 +17,6 @@ def differentiable_twice(*, recurrent: bool) -> Iterator[None]:
 
     The fused kernels for attention have no second derivative, and cuDNN's recurrent layers have no
     first one outside training mode. Results are the same up to rounding.
-
-    Args:
-        recurrent: Whether the network has recurrent layers.
     """
     cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
     flash = cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]

@@ -194,9 +194,6 @@ def move_loss(
 def adapt_loss(loss: Loss) -> Loss:
     """Return a loss that gives one value per example; functions are taken to do so already.
 
-    Args:
-        loss: Of torch, such as `nn.MSELoss()`, with any reduction; or a function.
-
     Example:
         >>> loss = adapt_loss(nn.BCEWithLogitsLoss())
         >>> loss(torch.zeros(2, 3), torch.ones(2, 3))

@@ -198,10 +198,7 @@ def attack_many(
 
     Clients whose mixing is simulated are attacked one by one, since each mixes in its own way.
 
-    Args:
-        attack: The attack.
-        observations: They have the same batch size, task, client and threat.
-        rngs: One key for each observation.
+    The observations have the same batch size, task, client and threat; each has its own key.
 
     Returns:
         One reconstruction for each observation, or the error that says why it cannot be attacked.

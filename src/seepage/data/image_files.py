@@ -60,10 +60,7 @@ def images_to_tensor(images: NDArray[np.uint8]) -> Tensor:
 def crop_square(images: Tensor, pixels: int, *, zoom: float = 1.0) -> Tensor:
     """Crop the centre square of images `(N, C, H, W)` in [0, 1] and resample it by Lanczos.
 
-    Args:
-        images: The images.
-        pixels: Side of the result.
-        zoom: Ratio of the short side to the square: 256 / 224 is the usual crop of ImageNet.
+    A zoom of 256 / 224, the ratio of the short side to the square, is the usual crop of ImageNet.
 
     Example:
         >>> crop_square(torch.rand(2, 3, 10, 8), 4).shape

@@ -76,9 +76,7 @@ def find_own_places(task: Task, batch: Batch) -> str | None:
     The gradient of a batch is a sum over examples, so it does not matter which comes first, unless
     the network treats them by their place.
 
-    Args:
-        task: The network.
-        batch: Of two examples or more, of which the first eight are used.
+    The batch has two examples or more, of which the first eight are used.
     """
     exact = task.to(dtype=torch.float64)
     inputs, labels = exact.move_inputs(batch.inputs[:_MOST_PLACES]), batch.labels[:_MOST_PLACES]

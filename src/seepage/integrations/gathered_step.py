@@ -118,11 +118,7 @@ def _join_batches(batches: list[Any]) -> object:
 
 
 def copy_prepared(model: nn.Module) -> nn.Module:
-    """Copy a network without what `accelerator.prepare` wraps around it, such as its autocast.
-
-    Args:
-        model: As `prepare` returned it; it is not changed.
-    """
+    """Copy a network without what `accelerator.prepare` wraps around it, such as its autocast."""
     from accelerate.utils import extract_model_from_parallel
 
     plain = extract_model_from_parallel(model, keep_torch_compile=False)

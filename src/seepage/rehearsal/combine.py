@@ -64,12 +64,7 @@ def keep_sure(guess: Reconstruction, solved: Reconstruction) -> Reconstruction |
 
 @dataclass(frozen=True)
 class MeanOfStarts:
-    """Searches from several starts, and takes the mean of what they end at, person by person.
-
-    Args:
-        attack: What searches.
-        starts: How many.
-    """
+    """Searches from several starts, and takes the mean of what they end at, person by person."""
 
     attack: Attack
     starts: int

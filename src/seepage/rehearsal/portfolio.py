@@ -51,9 +51,6 @@ class IgnoreDefense:
 
     Where a defense has no useful derivative, or draws something that cannot be known, simulating it
     leads a search astray, and ignoring it recovers more.
-
-    Args:
-        attack: What searches.
     """
 
     attack: Attack
@@ -172,12 +169,7 @@ def is_hidden(seen: Observation) -> bool:
 
 
 def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender, ...]:
-    """List the searches that fit an observation, those that usually win first.
-
-    Args:
-        seen: What the adversary sees.
-        found: Which attacks apply to it.
-    """
+    """List the searches that fit an observation, those that usually win first."""
     applies = {option.name for option in found.chosen}
     if "inverting_gradients" not in applies:
         return ()

@@ -193,11 +193,7 @@ def _pair(
 
 @dataclass(frozen=True, eq=False)
 class Shift:
-    """How the people of one setup changed together.
-
-    Args:
-        changes: Those that both audits have, one per person.
-    """
+    """How the people of one setup changed together."""
 
     changes: tuple[Change, ...]
 

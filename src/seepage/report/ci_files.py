@@ -22,15 +22,7 @@ _FORBIDDEN = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF], 
 
 @dataclass(frozen=True)
 class Check:
-    """What one attack says about everybody in one setup.
-
-    Args:
-        group: Data set and network.
-        name: Attack, defense, client, batch size and adversary.
-        status: The result as a test.
-        message: One sentence.
-        seconds: Time of all its cases.
-    """
+    """What one attack says about everybody in one setup."""
 
     group: str
     name: str

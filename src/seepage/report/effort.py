@@ -25,11 +25,7 @@ Person = tuple[str, int]
 class _EffortCurve:
     """One attack on the same people with several numbers of steps.
 
-    Args:
-        attack: The attack, without its steps.
-        scene: Data, network, threat and setup.
-        scores: PSNR of each person by number of steps, ascending; the best of all seeds.
-        updates: The people who share the update of each person.
+    Scores are the PSNR of each person by number of steps, ascending; the best of all seeds.
     """
 
     attack: Component

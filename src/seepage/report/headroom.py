@@ -61,12 +61,7 @@ class _Scene:
 class Standing:
     """A bound on one person, beside the attacks on that person.
 
-    Args:
-        victim: Data set and number of the person.
-        ceiling: What no attack exceeds, or some attack reaches, in dB of PSNR.
-        rmse: The same as an error per entry.
-        bound: The record's bound.
-        tried: Every attack on this person in this scene.
+    The ceiling, in dB of PSNR, is what no attack exceeds, or what some attack reaches.
     """
 
     victim: Victim

@@ -118,9 +118,6 @@ def join_shared(updates: Sequence[Collection[Hashable]]) -> list[int]:
     A change between two audits comes from an update of each. It is tied to every other change
     that shares one of them.
 
-    Args:
-        updates: For each value, the updates it came from.
-
     Example:
         >>> join_shared([("a", 1), ("a", 2), ("b", 2), ("c", 3)])
         [0, 0, 0, 3]

@@ -13,16 +13,7 @@ from seepage.report.words import Setup, label_setups, list_words
 
 @dataclass(frozen=True)
 class RaceSummary:
-    """One race and what became of its forecast.
-
-    Args:
-        data: The data set of the people.
-        model: The network.
-        setup: The client and its defense.
-        race: How the attack was chosen.
-        kept: People whose score lies in the forecast.
-        people: People who were attacked.
-    """
+    """One race and what became of its forecast."""
 
     data: str
     model: str

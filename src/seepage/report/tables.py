@@ -206,10 +206,8 @@ _LATEX = {
 class _PivotCell:
     """What one attack got through one defense.
 
-    Args:
-        text: The score of the worst-off person, or why there is none.
-        share: People identified, of how many; empty without a result.
-        identified: Whether anybody was.
+    A score is that of the worst-off person; the share of people identified is empty without a
+    result.
     """
 
     text: str
@@ -221,10 +219,7 @@ class _PivotCell:
 class Pivot:
     """A table of rows by attack, batch size and whatever else varies, and columns by defense.
 
-    Args:
-        titles: Of the columns that name a row.
-        defenses: Short labels, in the order of the audit.
-        rows: The names of each row, then one cell for each defense; None if nothing was planned.
+    Each row has its names, then one cell for each defense, which is None if nothing was planned.
     """
 
     titles: tuple[str, ...]
@@ -269,12 +264,7 @@ def _make_cell(row: Row) -> _PivotCell:
 
 
 def pivot_markdown(pivot: Pivot, *, missing: str | None = None) -> str:
-    """Write a pivot table in Markdown: the worst-off person, and how many were identified.
-
-    Args:
-        pivot: From `make_pivot`.
-        missing: What the audit lacks, if anything.
-    """
+    """Write a pivot table in Markdown: the worst-off person, and how many were identified."""
     rows = [
         [
             *names,

@@ -41,12 +41,7 @@ def tell_proof(certificate: Mapping[str, float | bool | None]) -> str:
 
 
 def verdict_without_truth(records: Sequence[Record], *, noun: str) -> Verdict | None:
-    """Judge an audit by the guess that explains its update best; None if there is no guess.
-
-    Args:
-        records: Of the audit.
-        noun: What a person's data are called, e.g. "images".
-    """
+    """Judge an audit by the guess that explains its update best; None if there is no guess."""
     guesses = unscored(records)
     if not guesses:
         return None
@@ -150,13 +145,7 @@ def tell_certain_words(records: Sequence[Record]) -> list[str]:
 def tell_unjudged(
     records: Iterable[Record], tried: Iterable[Attempt], labels: Mapping[Setup, str]
 ) -> list[str]:
-    """Say of which networks and data nothing is known, in setups where others have a result.
-
-    Args:
-        records: Of the audit.
-        tried: All its attempts.
-        labels: The setups with a result, in words.
-    """
+    """Say of which networks and data nothing is known, in setups where others have a result."""
     judged = {attacked_part(attempt.record) for attempt in tried}
     found = {
         f"{record.model} on {record.data}, {labels[setup]}": record.failed

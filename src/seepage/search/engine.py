@@ -66,11 +66,7 @@ def chunks(cases: int, restarts: int, together: int) -> Iterator[Chunk]:
 class Job:
     """One case to search.
 
-    Args:
-        search: The search; all jobs of a run differ only in starts and what parts hold of a case.
-        observation: What was observed.
-        rng: The key of its restarts.
-        layout: The meaning of its points.
+    All jobs of a run differ only in starts and in what parts of the search hold of a case.
     """
 
     search: Search

@@ -54,12 +54,7 @@ def _stack_rows(cases: Sequence[Tensors], restarts: int) -> dict[str, Tensor]:
 
 
 def join_parts(parts: Sequence[_Part], *, restarts: int) -> _Part:
-    """Join the parts of all cases to one that is called with all rows.
-
-    Args:
-        parts: One for each case; they differ only in what they hold.
-        restarts: Rows of each case.
-    """
+    """Join the parts of all cases to one that is called with all rows."""
     first = parts[0]
     if len(parts) == 1 or not isinstance(first, PerCase):
         return first

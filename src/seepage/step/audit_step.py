@@ -309,16 +309,7 @@ def _run_loop(
 
 @dataclass(frozen=True, eq=False)
 class _PreparedStep:
-    """A step as an audit needs it.
-
-    Args:
-        private: The batch.
-        task: The network as a function.
-        client: Who shares, and behind which defense.
-        audited: Which update is audited, in words.
-        notes: What was assumed, in words; None if nothing was.
-        own_loss: As the training loop calls it, on outputs and labels.
-    """
+    """A step as an audit needs it."""
 
     private: Batch
     task: Task

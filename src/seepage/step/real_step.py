@@ -175,11 +175,7 @@ class TrainingLoop:
         return RealStep(audited, told, _note(distance, self.autocast), foreign)
 
     def accept(self, given: object) -> RealStep:
-        """Take gradients that the loop computed itself, and say if they are of another step.
-
-        Args:
-            given: By name of the parameter; None for one without a gradient.
-        """
+        """Take gradients by name (or None) that the loop computed, and say if they are others."""
         own_model = self.model.model if isinstance(self.model, MaskPadding) else self.model
         model = unwrap(own_model)
         sent = self._name(_read_gradients(given, model, self._select_shared(model)))

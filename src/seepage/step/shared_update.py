@@ -34,10 +34,6 @@ def choose_computation(
 
     Plain SGD moves the parameters by -lr times the gradient: that difference is audited. For
     any other optimizer the gradient is audited: what is computed from it gives away no more.
-
-    Args:
-        optimizer: The one of the training loop; it is not changed.
-        reduction: How the loss is reduced over the batch.
     """
     if optimizer is None:
         return Gradient(reduction=reduction), _GRADIENT
@@ -69,10 +65,7 @@ def _find_plain_rate(optimizer: Optimizer) -> float | None:
 def freeze_unmoved(own: nn.Module, model: nn.Module, optimizer: Optimizer | None) -> str | None:
     """Freeze what the optimizer does not move, since it is not shared, and say so.
 
-    Args:
-        own: A copy of the network, which is changed.
-        model: The network, without what is wrapped around it.
-        optimizer: The one of the training loop; None leaves all as it is.
+    Nothing is frozen without an optimizer.
     """
     if optimizer is None:
         return None
@@ -96,9 +89,7 @@ def freeze_unmoved(own: nn.Module, model: nn.Module, optimizer: Optimizer | None
 def describe_random_layers(model: nn.Module, *, given: bool = False) -> str | None:
     """Say which layers draw at random while training; the audit leaves them out.
 
-    Args:
-        model: The network.
-        given: Whether the gradients are of the loop, so that only simulations leave them out.
+    If gradients are given, they are of the loop, so that only simulations leave these layers out.
     """
     training = {type(m).__name__ for m in model.modules() if m.training and _drops(m)}
     if not (kinds := sorted(name for name in training if "drop" in name.lower())):
@@ -133,9 +124,6 @@ def leave_unchanged(model: nn.Module) -> Iterator[None]:
     """Restore random states and the modes of autograd after the block.
 
     Inside, gradients are recorded and autocast is off, whatever surrounds the call.
-
-    Args:
-        model: The network, whose devices have random states of their own.
     """
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
     kind = "cuda" if devices else "cpu"
@@ -219,13 +207,7 @@ def copy_model(model: object) -> nn.Module:
 
 @dataclass(frozen=True)
 class _Privacy:
-    """Opacus's part in a step.
-
-    Args:
-        optimizer: As `make_private` gave it.
-        engine: The engine that made it, for the account; None if it is not at hand.
-        delta: The probability with which the promise may fail.
-    """
+    """Opacus's part in a step."""
 
     optimizer: Any
     engine: Any = None

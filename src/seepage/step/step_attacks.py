@@ -54,18 +54,9 @@ def list_attacks(
 ) -> list[StepAttack]:
     """List what to run: `auto`, or the attacks that the caller asks for.
 
-    Args:
-        asked: Attacks, or their names; None for `auto`.
-        seen: What the adversary sees.
-        found: Which attacks apply to it.
-        effort: Of `auto`.
-        steps: All steps of `auto`, or those of a search that is asked for by name.
-        seconds: How long all of it may take.
-        controls: On how many other batches `auto` runs as well.
-        shared: Whether these have the client of the step, and with it the rehearsal.
-        public: What `auto` rehearses on.
-        ranges: That inputs may lie in.
-        foreign: Whether the update is known to be of another step than the simulated one.
+    `auto` also runs on as many other batches as there are `controls`; they share its rehearsal if
+    they are `shared`, which is to say of the same client. An update is `foreign` if it is known to
+    be of another step than the simulated one.
     """
     if asked is not None:
         asked = [asked] if isinstance(asked, str) else asked

@@ -54,10 +54,6 @@ def find_unread(model: nn.Module, batch: object) -> tuple[list[str], list[str]]:
     """Name what else a batch holds: what changes the network's outputs, and what it does not take.
 
     Attacks run networks on inputs alone, or on tokens with their mask.
-
-    Args:
-        model: The network itself; it is run in evaluation.
-        batch: As data loaders give it; only a mapping holds more than is read.
     """
     if not isinstance(batch, Mapping):
         return [], []
@@ -203,11 +199,7 @@ def choose_texts(
 ) -> Tokens:
     """Choose the space of texts: as long as the batch, of the tokens that the network knows.
 
-    Args:
-        model: The network.
-        tokens: The private batch `(B, L)`, whole numbers.
-        declared: A domain of texts with the words of tokens, or None.
-        mask: 0 where a text is padding; None if texts have one length.
+    The mask is 0 where a text is padding; it is None if texts have one length.
 
     Raises:
         NotApplicable: The network looks no tokens up, so the whole numbers are something else.

@@ -96,9 +96,7 @@ class _OfParts:
 class _OfText:
     """A loss whose labels are the tokens themselves, as that of the next token, given the text.
 
-    Args:
-        loss: As the training loop calls it, with a label for each place of a text.
-        padding: The token whose places have no label; None if all places have one.
+    Places of the token `padding` have no label; it is None if all places have one.
     """
 
     loss: AnyLoss
@@ -186,12 +184,8 @@ def read_loss(
 ) -> _StepLoss:
     """Find out how a training loop calls its loss, on the outputs of the step itself.
 
-    Args:
-        loss: As the training loop calls it: on outputs and all targets, or on outputs and inputs
-            if there are no targets.
-        outputs: Of the network, `(B, ...)`.
-        inputs: As the network reads them, `(B, ...)`.
-        targets: Labels, weights, masks: whatever stands behind the inputs in a batch.
+    Targets are whatever stands behind the inputs in a batch: labels, weights, masks. Without any,
+    the loss is called on outputs and inputs.
     """
     if not callable(loss) or isinstance(loss, type):
         raise InvalidValue(f"expected a loss to call on outputs and labels, got {loss!r}")
@@ -304,11 +298,6 @@ def _reads_classes(loss: AnyLoss, outputs: Tensor) -> bool:
 
 def _unreduce_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[Loss, Reduction]:
     """Return the loss with its value for each example, and how it was reduced.
-
-    Args:
-        loss: As the training loop calls it.
-        outputs: `(B, ...)`, those of the step itself.
-        labels: `(B, ...)`.
 
     Example:
         >>> outputs, labels = torch.eye(3), torch.tensor([0, 1, 1])

@@ -235,10 +235,6 @@ def _draw_task(
 class WithInputs(Logits):
     """Wraps a network so that it returns its inputs beside its outputs, for losses of both.
 
-    Args:
-        model: The network; not copied.
-        shape: Inputs are reshaped to this, per example; None leaves them as they are.
-
     Example:
         >>> WithInputs(torch.nn.Linear(2, 3))(torch.ones(1, 2)).shape
         torch.Size([1, 5])

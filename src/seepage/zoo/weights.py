@@ -124,13 +124,7 @@ def _read_pytorch(path: Path) -> dict[str, Tensor]:
 def list_misfits(
     came: Mapping[str, Tensor], known: Mapping[str, Tensor], *, required: Iterable[str]
 ) -> str:
-    """Say which tensors do not fit a network, three of them by name; empty if all do.
-
-    Args:
-        came: What is to be loaded.
-        known: All that the network has.
-        required: Names that must have come.
-    """
+    """Say which tensors do not fit a network, three of them by name; empty if all do."""
     problems = [
         f"{n} is {tuple(t.shape)}, not {tuple(known[n].shape)}"
         for n, t in came.items()

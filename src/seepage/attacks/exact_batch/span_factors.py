@@ -164,9 +164,8 @@ _REPEATED = 1e-6
 class Candidates:
     """Unit directions p for which span p may be a column of dL/dZ, up to scale.
 
-    Args:
-        directions: `(N, B)`, one per row.
-        scores: `(N,)`, lower is better; infinite if the search failed.
+    Directions are the rows of `(N, B)`; scores `(N,)` are lower for better ones, and infinite if
+    the search failed.
     """
 
     directions: Tensor

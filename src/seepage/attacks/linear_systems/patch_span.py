@@ -76,13 +76,6 @@ def read_images(
     of which every place lies in every span. The gradient of an image that was found is taken off,
     and the rest tells roughly where the next one is.
 
-    Args:
-        task: The network.
-        update: What was observed.
-        size: Number of images, if known.
-        classes: Labels that may occur.
-        rng: Where searches begin.
-
     Raises:
         NotApplicable: The spans tell nothing, or no image was found.
     """

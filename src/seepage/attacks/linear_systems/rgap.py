@@ -245,13 +245,8 @@ def recover_inputs(
 ) -> list[Reconstruction]:
     """Walk back from every possible gradient at the logits; keep what explains the update best.
 
-    Args:
-        observations: Of one example each, made with the same task and client.
-        rngs: One key for each.
-        damping: Tikhonov damping of the least squares.
-        needs_labels: Whether the labels must be known.
-        correct: As in `walk_back`, also given the stack and the observation of each walk.
-        traces: The trace of each observation's correction, filled in by `correct`.
+    All are of one example each, made with the same task and client. `correct` improves solutions as
+    in `walk_back`; it also gets the stack and the observation of each walk, and fills in `traces`.
     """
     require_key(*rngs)
     began = time.perf_counter()

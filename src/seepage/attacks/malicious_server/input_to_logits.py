@@ -23,11 +23,7 @@ _WEIGHT, _BIAS = "input_weight", "input_bias"
 class InputToLogits(nn.Module):
     """A network, and linear layers from its input to its logits: one for each place of a batch.
 
-    Args:
-        network: What computes the logits, `(B, K)`.
-        examples: Number of places; later examples begin again at the first.
-        classes: Number of logits.
-        entries: Number of entries of an input.
+    Examples beyond the number of places begin again at the first.
     """
 
     def __init__(self, network: nn.Module, examples: int, classes: int, entries: int) -> None:

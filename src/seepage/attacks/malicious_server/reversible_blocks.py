@@ -61,10 +61,7 @@ class Coupling(nn.Module):
 class ReversibleNetwork(nn.Module):
     """Reversible blocks on images at half their resolution, and a linear layer that reads all.
 
-    Args:
-        shape: Of an input, `(C, H, W)`, both sizes even.
-        blocks: Number of blocks.
-        classes: Number of logits.
+    Both sizes of the images must be even.
     """
 
     def __init__(self, shape: tuple[int, int, int], blocks: int, classes: int) -> None:

@@ -81,11 +81,7 @@ def draw_strips(
 ) -> Markup:
     """Draw strips above one axis; `label` tells screen readers what the chart shows.
 
-    Args:
-        strips: Labels, notes and tracks.
-        axis: Of all tracks.
-        ticks: A line of text below the axis for each function of a value.
-        label: What the chart shows.
+    There is a line of text below the axis for each function of a value in `ticks`.
     """
     parts = [((name, faint(note)), track) for name, note, track in strips]
     rows = [

@@ -83,9 +83,6 @@ def _find_personal_data(words: Sequence[str]) -> tuple[str, ...]:
     Patterns find email addresses, dates, phone numbers, long numbers and pairs of capitalised
     words. They miss much and take some other words for data: they show where to look first.
 
-    Args:
-        words: Of a text, as a tokenizer writes them.
-
     Example:
         >>> _find_personal_data(("write", "to", "Ann", "Lee", "at", "ann@lee.org"))
         ('', '', 'name', 'name', '', 'email address')

@@ -113,9 +113,7 @@ def _lift_constants(program: GraphModule) -> list[Tensor]:
 def trace_step(advance: Callable[[State], State], state: State) -> Callable[[State], State] | None:
     """Record a step and replay it, to the bit; if that fails, log why and return None.
 
-    Args:
-        advance: The pure step.
-        state: A state to try it on; the result is for states of the same shapes.
+    The result is for states of the same shapes.
     """
 
     def flat(*tensors: Tensor) -> list[Tensor]:

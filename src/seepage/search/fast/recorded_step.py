@@ -339,9 +339,7 @@ def _form(tensor: Tensor) -> tuple[object, ...]:
 def record(function: Flat, arguments: Sequence[Tensor]) -> Flat:
     """Record a function at these arguments; the result is for arguments of the same shapes.
 
-    Args:
-        function: Takes tensors and returns tensors, and is pure.
-        arguments: Where to try it.
+    The function takes and returns tensors, and is pure.
     """
     recorder = _Recorder(arguments)
     with recorder:
