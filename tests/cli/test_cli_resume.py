@@ -20,7 +20,7 @@ from seepage.audit import spec_entries as entries
 from seepage.audit.database import TEMPORARY
 from seepage.audit.run_spec import pick_device
 from seepage.cli import app, main
-from seepage.cli.run_audit import AuditProgress
+from seepage.cli.run_audit import _AuditProgress
 from seepage.core import progress
 from seepage.core.checkpoint import checkpointing
 from seepage.core.construct import Component
@@ -230,14 +230,14 @@ def test_a_search_goes_on_from_its_checkpoint_and_ends_with_the_same_record(plac
         if step >= 50:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(AuditProgress, "_show_step", impatient)
+    monkeypatch.setattr(_AuditProgress, "_show_step", impatient)
     assert audit().exit_code != 0
     assert len(list((place / "out" / "checkpoints").iterdir())) == 1
     assert load_audit(place / "out").records == ()
 
     heard.clear()
     monkeypatch.setattr(
-        AuditProgress, "_show_step", lambda _, step, steps, objective: heard.append(step)
+        _AuditProgress, "_show_step", lambda _, step, steps, objective: heard.append(step)
     )
     assert audit("--resume").exit_code == 0
     assert heard[0] >= 40
@@ -337,7 +337,7 @@ def test_a_terminal_shows_what_is_done_the_worst_leak_and_the_objective():
     for plain, bar in ((False, True), (True, False)):
         text = io.StringIO()
         console = Console(file=text, force_terminal=True, width=200)
-        shown_on = AuditProgress(console, plain=plain)
+        shown_on = _AuditProgress(console, plain=plain)
         with shown_on.begin(total=4, done=[record], mended=()):
             shown_on.finished(record)
             progress.report(5, 10, 0.25)
@@ -352,7 +352,7 @@ def test_a_log_hears_now_and_then_of_a_search_that_takes_long(monkeypatch):
     monkeypatch.setattr(
         "seepage.cli.run_audit.time", SimpleNamespace(monotonic=lambda: next(clock))
     )
-    shown = AuditProgress(Console(file=text, width=200), plain=True)
+    shown = _AuditProgress(Console(file=text, width=200), plain=True)
     with shown.begin(total=1, done=(), mended=()):
         shown.started("the search")
         for step in (100, 200, 300):

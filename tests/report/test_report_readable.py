@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import seepage as sp
 from seepage.audit import QUICKSTART, load_audit
 from seepage.cli import app
-from seepage.cli.run_audit import AuditProgress
+from seepage.cli.run_audit import _AuditProgress
 from seepage.report import audit_markdown, leak_table, most, summarise
 from seepage.report.amount import Amount
 from seepage.report.page.dashboard_page import DashboardAudit, dashboard_page
@@ -115,7 +115,7 @@ def test_tables_show_the_share_that_is_right_of_what_people_read(audit):
 
 def test_the_log_says_it_in_the_same_measure(audit):
     text = io.StringIO()
-    shown = AuditProgress(Console(file=text, width=200))
+    shown = _AuditProgress(Console(file=text, width=200))
     with shown.begin(total=3, done=(), mended=()):
         for record in audit.records:
             shown.finished(record)

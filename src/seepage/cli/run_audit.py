@@ -116,7 +116,7 @@ class AuditRequest:
         return self.resume and (self.out / DATABASE).is_file()
 
 
-class AuditProgress:
+class _AuditProgress:
     """Shows on a console how an audit goes: the case, its objective, the worst leak so far."""
 
     def __init__(self, console: Console, *, quiet: bool = False, plain: bool = False) -> None:
@@ -241,7 +241,7 @@ def _choose_source(request: AuditRequest, console: Console) -> SpecSource:
 def perform(request: AuditRequest, spec: Spec, console: Console) -> AuditResult:
     """Run every case that has no result yet, show the progress, and write the pages."""
     _print_title(spec, console)
-    shown = AuditProgress(console, quiet=request.quiet, plain=request.plain)
+    shown = _AuditProgress(console, quiet=request.quiet, plain=request.plain)
     with raise_on_signals():
         try:
             found = run(

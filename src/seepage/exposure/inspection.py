@@ -164,7 +164,7 @@ class _TokenBudget:
         )
 
 
-def token_budget(task: Task) -> _TokenBudget:
+def _token_budget(task: Task) -> _TokenBudget:
     """Count the tokens that the gradient of a network determines.
 
     The embeddings name all of them. Else the row space of the gradients of layers that read single
@@ -173,9 +173,9 @@ def token_budget(task: Task) -> _TokenBudget:
 
     Example:
         >>> from seepage.zoo import gpt
-        >>> token_budget(gpt(width=64, layers=2, lora=4)).tokens
+        >>> _token_budget(gpt(width=64, layers=2, lora=4)).tokens
         12
-        >>> token_budget(gpt(width=64, layers=2)).table
+        >>> _token_budget(gpt(width=64, layers=2)).table
         'tokens.weight'
 
     Raises:
@@ -309,7 +309,7 @@ def inspection(
     metric, outside = None, ""
     if isinstance(task.domain, Tokens):
         reason = "inputs are texts, which no convolution reads"
-        return Inspection(task.name, None, reason, None, None, token_budget(task))
+        return Inspection(task.name, None, reason, None, None, _token_budget(task))
     try:
         metric = rank_metric(task, numerical=numerical)
     except NotApplicable as error:

@@ -133,7 +133,7 @@ _STILL = 1e-9
 
 
 @dataclass(frozen=True)
-class SortingUnits:
+class _SortingUnits:
     """A layer whose units sort inputs into bins.
 
     Args:
@@ -149,7 +149,7 @@ class SortingUnits:
     cuts: int
 
 
-def find_sorting_units(task: Task) -> Iterator[SortingUnits]:
+def find_sorting_units(task: Task) -> Iterator[_SortingUnits]:
     """Find linear layers with many units of one value that are zero at different inputs.
 
     A row that sorts inputs into bins can be hidden by noise as large as the row, since inputs have
@@ -169,7 +169,7 @@ def find_sorting_units(task: Task) -> Iterator[SortingUnits]:
         return
     low, high = getattr(task.domain, "bounds", (0.0, 1.0))
     dark = low + _DARK * (natural - low)
-    found: dict[str, SortingUnits] = {}
+    found: dict[str, _SortingUnits] = {}
     for inputs in (natural, dark, low + high - dark):
         for name, read, values in _run(task, task.domain.project(inputs)):
             group = _find_group(read, values)
@@ -177,7 +177,7 @@ def find_sorting_units(task: Task) -> Iterator[SortingUnits]:
                 continue
             count, cuts = group
             if name not in found or cuts > found[name].cuts:
-                found[name] = SortingUnits(name, count, values.shape[1], cuts)
+                found[name] = _SortingUnits(name, count, values.shape[1], cuts)
     yield from found.values()
 
 

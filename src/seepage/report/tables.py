@@ -216,7 +216,7 @@ class _PivotCell:
 
 
 @dataclass(frozen=True)
-class Pivot:
+class _Pivot:
     """A table of rows by attack, batch size and whatever else varies, and columns by defense.
 
     Each row has its names, then one cell for each defense, which is None if nothing was planned.
@@ -227,7 +227,7 @@ class Pivot:
     rows: tuple[tuple[tuple[str, ...], tuple[_PivotCell | None, ...]], ...]
 
 
-def make_pivot(found: Sequence[Row]) -> Pivot:
+def make_pivot(found: Sequence[Row]) -> _Pivot:
     """Turn the rows of `summarise` into a pivot table."""
     varying = {title: cells for title, cells in list_varying(found).items() if title != "batch"}
     data, networks = (short_names(getattr(r, n) for r in found) for n in ("data", "model"))
@@ -251,7 +251,7 @@ def make_pivot(found: Sequence[Row]) -> Pivot:
         table.items(),
         key=lambda item: [(int(w), "") if w.isdecimal() else (-1, w) for w in item[0]],
     )
-    return Pivot(
+    return _Pivot(
         tuple(shown), names, tuple((key, tuple(map(cells.get, names))) for key, cells in rows)
     )
 
@@ -263,7 +263,7 @@ def _make_cell(row: Row) -> _PivotCell:
     return _PivotCell(row.words(row.worst, unit=False), share, row.identified > 0)
 
 
-def pivot_markdown(pivot: Pivot, *, missing: str | None = None) -> str:
+def pivot_markdown(pivot: _Pivot, *, missing: str | None = None) -> str:
     """Write a pivot table in Markdown: the worst-off person, and how many were identified."""
     rows = [
         [
@@ -282,7 +282,7 @@ _EXPLAINED = (
 )
 
 
-def pivot_latex(pivot: Pivot, *, title: str, missing: str | None = None) -> str:
+def pivot_latex(pivot: _Pivot, *, title: str, missing: str | None = None) -> str:
     """Write a pivot table for a paper: booktabs, people identified in bold."""
     told = _escape_latex(" ".join(filter(None, [f"{title}.", missing, _EXPLAINED])))
     body = [

@@ -11,7 +11,7 @@ from seepage.attacks.text.readers import find_readers, run_reader
 from seepage.attacks.text.span_check import SpanCheck
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
-from seepage.exposure.inspection import token_budget
+from seepage.exposure.inspection import _token_budget
 from seepage.numerics.row_span import row_span, share_outside
 from seepage.zoo.gpt import TransformerBlock
 
@@ -120,7 +120,7 @@ def test_the_last_blocks_of_a_classifying_decoder_alone_give_whole_texts_away():
         part.requires_grad_(True)
     task = sp.Task(model, sp.cross_entropy, HAMLET.domain)
     assert find_readers(task, tolerance=1e-6).token is None
-    assert "up to 63 tokens of a batch leak exactly (dager)" in token_budget(task).advice
+    assert "up to 63 tokens of a batch leak exactly (dager)" in _token_budget(task).advice
     seen, batch = observed(2, start=30, task=task)
     guess = sp.attacks.dager()(seen, rng=sp.rng(1))
     scores = sp.score(guess, batch)

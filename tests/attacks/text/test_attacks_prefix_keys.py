@@ -12,7 +12,7 @@ import seepage as sp
 from seepage.attacks.text.prefix_keys import find_prefix_keys
 from seepage.attacks.text.readers import run_reader
 from seepage.domains import Tokens
-from seepage.exposure.inspection import token_budget
+from seepage.exposure.inspection import _token_budget
 from seepage.numerics.row_span import row_span, share_outside
 
 HAMLET = sp.data.load("hamlet")
@@ -123,7 +123,7 @@ def test_fewer_keys_than_tokens_name_no_absent_word():
 
 @pytest.mark.parametrize(("prefix", "shared", "tokens"), [(8, 1, 8), (100, 1, 63), (100, 2, 31)])
 def test_the_budget_counts_keys_and_the_width_of_a_head(prefix, shared, tokens):
-    budget = token_budget(prefix_task(prefix, shared=shared))
+    budget = _token_budget(prefix_task(prefix, shared=shared))
     assert budget.tokens == tokens
     assert "prefix (keys before attention 0)" in budget.advice
 

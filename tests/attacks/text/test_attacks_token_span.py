@@ -8,7 +8,7 @@ import seepage as sp
 from seepage.attacks.text.token_span import list_token_readers
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
-from seepage.exposure.inspection import inspection, token_budget
+from seepage.exposure.inspection import _token_budget, inspection
 from seepage.numerics.row_span import row_span, share_outside, split_span
 from seepage.zoo.lora import LowRank, adapt, add_lora
 
@@ -228,7 +228,7 @@ def test_the_budget_counts_rows_below_the_width(rank, tokens):
 
 def test_the_budget_of_trained_embeddings_is_every_token():
     task = sp.zoo.gpt(width=32, layers=2, classes=2, domain=HAMLET.domain)
-    assert "every token" in token_budget(task).advice
+    assert "every token" in _token_budget(task).advice
 
 
 def test_a_network_that_trains_its_last_layer_alone_tells_no_token():
@@ -238,7 +238,7 @@ def test_a_network_that_trains_its_last_layer_alone_tells_no_token():
     frozen = sp.Task(model, sp.cross_entropy, HAMLET.domain)
     with pytest.raises(NotApplicable, match="reads the vector of one token"):
         list_token_readers(frozen)
-    assert token_budget(frozen).tokens == 0
+    assert _token_budget(frozen).tokens == 0
 
 
 @pytest.mark.parametrize("options", [{"false_tokens": 0}, {"tolerance": 1.0}], ids=str)

@@ -47,14 +47,14 @@ class _SeenReader:
 
 
 @dataclass(frozen=True, eq=False)
-class Readers:
+class _Readers:
     """All trained readers of a network in the order in which they run, and a text that was read."""
 
     readers: tuple[_SeenReader, ...]
     text: Tensor
 
 
-def list_readers(task: Task) -> Readers:
+def list_readers(task: Task) -> _Readers:
     """List trained layers that read every place of a text, by what they see.
 
     To tell them apart, the network runs on random texts that agree in one half.
@@ -81,7 +81,7 @@ def list_readers(task: Task) -> Readers:
         after = torch.allclose(of_mixed[half:], of_other[half:], atol=1e-5)
         sees: Sees = "token" if before and after else "prefix" if before else "text"
         found.append(_SeenReader(group, sees, of_one))
-    return Readers(tuple(found), one)
+    return _Readers(tuple(found), one)
 
 
 @dataclass(frozen=True)
