@@ -34,8 +34,8 @@ from seepage.probing.heads import head_of
 from seepage.search.defense_inversion import INVERSIONS, AttackPlan, Inverter, read_survivors
 from seepage.search.fidelity import Cosine, GaussianLikelihood, LayerwiseCosine
 from seepage.search.matching import GradientMatching
+from seepage.search.objective import Candidate, Term
 from seepage.search.priors import TotalVariation
-from seepage.search.term import Candidate, Term
 
 # The gradient of a fully connected layer for one example has rank one, up to rounding.
 RANK_ONE = 1e-2

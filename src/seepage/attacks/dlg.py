@@ -15,6 +15,7 @@ from seepage.search.engine import Engine
 from seepage.search.fidelity import L2
 from seepage.search.lbfgs import LBFGS
 from seepage.search.matching import GradientMatching
+from seepage.search.objective import Term
 from seepage.search.optimisers import Adam, Langevin, Optimiser
 from seepage.search.priors import (
     BatchNormStatistics,
@@ -25,7 +26,6 @@ from seepage.search.priors import (
     TotalVariation,
 )
 from seepage.search.search import Search, UniformStart, pick_setting
-from seepage.search.term import Term
 
 # Squared distances fall by twelve orders of magnitude, which TF32 cannot follow.
 _EXACT = Engine(precision="float32")

@@ -14,10 +14,10 @@ from seepage.search.engine import Engine
 from seepage.search.fidelity import L2, Cosine, LayerwiseCosine, Whitened
 from seepage.search.lbfgs import LBFGS
 from seepage.search.matching import GradientMatching
+from seepage.search.objective import Term
 from seepage.search.optimisers import Adam, GradientDescent, Optimiser
 from seepage.search.priors import BatchNormStatistics, TotalVariation, weigh_variation
 from seepage.search.search import NormalStart, Search, pick_setting
-from seepage.search.term import Term
 
 _ENGINE = Engine()
 

@@ -15,7 +15,7 @@ from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, r
 from seepage.core.protocols import needs_labels
 from seepage.core.rng import require_key
 from seepage.search.matching import GradientMatching
-from seepage.search.term import Candidate
+from seepage.search.objective import Candidate
 
 
 def _require_client(observation: Observation) -> Client:

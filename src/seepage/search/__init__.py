@@ -7,6 +7,7 @@ from seepage.search.fidelity import L2, Cosine, GaussianLikelihood, LayerwiseCos
 from seepage.search.generator import Generator, SoftmaxCategories
 from seepage.search.lbfgs import LBFGS
 from seepage.search.matching import GradientMatching, together
+from seepage.search.objective import Candidate, Term
 from seepage.search.optimisers import Adam, GradientDescent, Langevin, Optimiser
 from seepage.search.priors import (
     BatchNormStatistics,
@@ -17,7 +18,6 @@ from seepage.search.priors import (
     TotalVariation,
 )
 from seepage.search.search import NormalStart, Search, UniformStart, WarmStart
-from seepage.search.term import Candidate, Term
 
 __all__ = [
     "L2",

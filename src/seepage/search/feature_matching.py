@@ -14,7 +14,7 @@ from seepage.core import Observation, Task
 from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.probing.hooks import layer_inputs
-from seepage.search.term import Candidate
+from seepage.search.objective import Candidate
 
 _COMPARISONS = ("cosine", "distance", "span")
 

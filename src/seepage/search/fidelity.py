@@ -19,7 +19,7 @@ from torch.linalg import vector_norm as norm
 
 from seepage.core import Observation, Update
 from seepage.core.errors import InvalidValue, require_at_least, require_positive
-from seepage.search.term import Candidate
+from seepage.search.objective import Candidate
 
 _SMALL = 2**16
 _SMALL_IN_ALL = 2**22

@@ -13,7 +13,7 @@ from seepage.clients.gradient import batch_statistics, measure_statistics
 from seepage.core import Observation, Statistics, Task
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.core.task import batchnorm_layers
-from seepage.search.term import Candidate, Term
+from seepage.search.objective import Candidate, Term
 
 
 @dataclass(frozen=True, kw_only=True)

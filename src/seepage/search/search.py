@@ -15,10 +15,9 @@ from seepage.core import Rng
 from seepage.core.errors import InvalidValue, UnknownName, require_at_least, require_positive
 from seepage.numerics.schedules import Schedule
 from seepage.search.generator import Generator
-from seepage.search.objective import Layout
+from seepage.search.objective import Layout, Term
 from seepage.search.optimisers import Optimiser
 from seepage.search.priors import GroupConsistency
-from seepage.search.term import Term
 
 
 class Start(Protocol):

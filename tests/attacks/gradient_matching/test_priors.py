@@ -12,6 +12,7 @@ import seepage as sp
 from seepage.core import Statistics
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.domains import Image, Signal
+from seepage.search.objective import Candidate
 from seepage.search.priors import (
     BatchNormStatistics,
     Decaying,
@@ -21,7 +22,6 @@ from seepage.search.priors import (
     TotalVariation,
     weigh_variation,
 )
-from seepage.search.term import Candidate
 
 DOUBLE = torch.zeros((), dtype=torch.float64)
 IMAGES = Image((2, 4, 5), mean=(0.4, 0.6), std=(0.2, 0.5))

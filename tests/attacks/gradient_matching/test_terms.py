@@ -11,9 +11,8 @@ import seepage as sp
 from seepage.core.errors import InvalidValue
 from seepage.domains import Image
 from seepage.search.fidelity import L2, Cosine, LayerwiseCosine, Whitened, _find_factors
-from seepage.search.objective import _loop
+from seepage.search.objective import Candidate, _loop
 from seepage.search.priors import Decaying
-from seepage.search.term import Candidate
 
 SHAPES = {
     "conv1.weight": (4, 2, 3),

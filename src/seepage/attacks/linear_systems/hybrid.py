@@ -22,11 +22,10 @@ from seepage.probing.layer_stack import Stack
 from seepage.search.engine import Engine
 from seepage.search.fidelity import LayerwiseCosine
 from seepage.search.matching import GradientMatching, together
-from seepage.search.objective import PerCase
+from seepage.search.objective import Candidate, PerCase, Term
 from seepage.search.optimisers import Adam, Moment, Optimiser, State
 from seepage.search.priors import TotalVariation
 from seepage.search.search import Search, WarmStart, pick_setting
-from seepage.search.term import Candidate, Term
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
