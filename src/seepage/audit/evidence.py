@@ -69,7 +69,7 @@ def save_evidence(
     told = describe_evidence(found, system=system, data=data, adversary=adversary, seed=seed)
     written = json.dumps(told, indent=1, allow_nan=False) + "\n"
     try:
-        write_whole(path, written.encode(), partial=path.with_name(f".{path.name}.partial"))
+        write_whole(path, written.encode())
     except OSError as error:
         raise UnreadableFile(
             f"cannot write the result to {str(path)!r}: {error.strerror}; choose another file"

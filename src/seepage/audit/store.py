@@ -26,7 +26,6 @@ from seepage.audit.folder import (
     BESIDE,
     CHECKPOINTS,
     ENVIRONMENT,
-    PARTIAL,
     SPEC,
     DirectoryLock,
     find_checkpoints,
@@ -274,7 +273,7 @@ class AuditStore(AbstractContextManager["AuditStore"]):
         for name, text in copies.items():
             path = self.path / name
             if not path.exists():
-                write_whole(path, text.encode(), partial=path.with_name(f".{name}{PARTIAL}"))
+                write_whole(path, text.encode())
 
     def records(self) -> tuple[Record, ...]:
         """The records there are, in the order of the plan."""

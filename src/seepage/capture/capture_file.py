@@ -188,7 +188,7 @@ def save(capture: Capture, path: Path | str) -> None:
     """
     path = Path(path)
     try:
-        write_whole(path, dump(capture), partial=path.with_name(f".{path.name}.partial"))
+        write_whole(path, dump(capture))
     except OSError as error:
         raise UnreadableFile(
             f"cannot write the capture to {str(path)!r}: {error.strerror}; choose another place"

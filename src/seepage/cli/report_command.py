@@ -123,7 +123,7 @@ def write(path: Path, content: str | bytes) -> None:
     require_free(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, data, partial=path.with_name(f".{path.name}.partial"))
+        write_whole(path, data)
     except OSError as error:
         raise UnreadableFile(
             f"cannot write the report to {str(path)!r}: {error.strerror}; choose another --out"

@@ -118,14 +118,15 @@ def _refuse_device(path: Path) -> None:
         raise InvalidValue(f"expected to write a file at {str(path)!r}, got a pipe or device")
 
 
-def write_whole(path: Path, data: bytes, *, partial: Path) -> None:
+def write_whole(path: Path, data: bytes, *, partial: Path | None = None) -> None:
     """Write a file for its owner alone, whole and on disk when this returns, or not at all.
 
-    Until it is whole it is called `partial`, in the same folder; what has that name is replaced. A
-    link in place of either is replaced too, and what it points to stays as it is. A pipe or device,
-    such as `/dev/stdout`, is refused, since the file would take its place.
+    Until it is whole it is called `partial`, a hidden file in the same folder by default; what has
+    that name is replaced. A link in place of either is replaced too, and what it points to stays as
+    it is. A pipe or device, such as `/dev/stdout`, is refused, since the file would take its place.
     """
     _refuse_device(path)
+    partial = partial or path.with_name(f".{path.name}.partial")
     try:
         partial.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

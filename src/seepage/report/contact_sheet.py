@@ -170,7 +170,7 @@ def save_contact_sheet(outcomes: Sequence[Outcome], path: Path) -> bool:
     if blocks:
         kept = io.BytesIO()
         draw(blocks).save(kept, "png")
-        write_whole(path, kept.getvalue(), partial=path.with_name(f".{path.name}.partial"))
+        write_whole(path, kept.getvalue())
     return bool(blocks)
 
 

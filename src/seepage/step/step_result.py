@@ -135,8 +135,7 @@ class StepAudit:
         )
         found = found.for_its_folder()
         save_contact_sheet(list(found.outcomes()), path / SHEET)
-        page = audit_page(found).encode()
-        write_whole(path / PAGE, page, partial=path / f".{PAGE}.partial")
+        write_whole(path / PAGE, audit_page(found).encode())
         return path / PAGE
 
     def __str__(self) -> str:
