@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from seepage.cli.options import (
+    Attacks,
     Device,
     DeviceOption,
     DryRun,
     EncryptKey,
     Format,
     Kind,
+    KnowsLabels,
     NetworkOptions,
     Overwrite,
     Plain,
@@ -164,13 +166,8 @@ def sweep(
     data: Annotated[str, typer.Option(help="A data set; see `seepage list data`.")] = "digits",
     people: Annotated[int, typer.Option(min=1, help="How many people to attack.")] = 4,
     batch_size: Annotated[int, typer.Option(min=1, help="People per update, if not swept.")] = 4,
-    attack: Annotated[
-        list[str] | None,
-        typer.Option(help="As NAME or NAME:key=value,key=value; repeatable. auto by default."),
-    ] = None,
-    knows_labels: Annotated[
-        bool, typer.Option("--knows-labels", help="The adversary knows the labels.")
-    ] = False,
+    attack: Attacks = None,
+    knows_labels: KnowsLabels = False,
     train_steps: Annotated[
         int, typer.Option(min=0, help="Steps of training for the accuracy; 0 trains nothing.")
     ] = 300,
@@ -350,10 +347,7 @@ def new(
     batch_size: Annotated[
         list[int] | None, typer.Option(min=1, help="People per update; repeatable.")
     ] = None,
-    attack: Annotated[
-        list[str] | None,
-        typer.Option(help="As NAME or NAME:key=value,key=value; repeatable. auto by default."),
-    ] = None,
+    attack: Attacks = None,
     defense: Annotated[
         list[str] | None,
         typer.Option(help="A defense beside none, same form, links joined by +; repeatable."),
@@ -361,9 +355,7 @@ def new(
     local_steps: Annotated[
         int | None, typer.Option(min=1, help="Local steps that each client takes (FedAvg).")
     ] = None,
-    knows_labels: Annotated[
-        bool, typer.Option("--knows-labels", help="The adversary knows the labels.")
-    ] = False,
+    knows_labels: KnowsLabels = False,
     overwrite: Annotated[bool, typer.Option(help="Replace the file.")] = False,
 ) -> None:
     """Write a commented spec from these options; on a terminal, ask for what is missing."""

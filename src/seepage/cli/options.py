@@ -57,6 +57,13 @@ NetworkOptions = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", help="An argument of the model, as key=value; repeatable."),
 ]
+Attacks = Annotated[
+    list[str] | None,
+    typer.Option(help="As NAME or NAME:key=value,key=value; repeatable. auto by default."),
+]
+KnowsLabels = Annotated[
+    bool, typer.Option("--knows-labels", help="The adversary knows the labels.")
+]
 
 
 def _make_printable(text: str) -> str:
