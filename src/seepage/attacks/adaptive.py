@@ -18,7 +18,7 @@ from seepage.attacks.linear_systems.analytic_fc import features
 from seepage.attacks.unmixed import Unmixed
 from seepage.core import Attack, Observation, PreparedBatch, Protection, Reconstruction, Rng, Update
 from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
-from seepage.core.protocols import Stage, attack_many, needs_labels
+from seepage.core.protocols import Stage, attack_many, attack_one, needs_labels
 from seepage.defenses import (
     AddGaussian,
     AddLaplace,
@@ -267,8 +267,7 @@ class Adaptive:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Adapt the simulation, and attack."""
-        plan = self._plan(observation)
-        return plan.attack(plan.observation, rng=rng)
+        return attack_one(self, observation, rng=rng)
 
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]

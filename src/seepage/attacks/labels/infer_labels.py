@@ -15,7 +15,7 @@ from seepage.attacks.labels.label_evidence import read_evidence, require_batch_s
 from seepage.attacks.labels.read_targets import read_targets
 from seepage.core import Attack, Observation, Reconstruction, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
-from seepage.core.protocols import attack_many
+from seepage.core.protocols import attack_many, attack_one
 from seepage.core.rng import require_key
 
 
@@ -183,11 +183,7 @@ class InferLabels:
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Infer what is missing and attack."""
         require_key(rng)
-        try:
-            seen = self._label(observation)
-        except NotApplicable as error:
-            return self._go_without(observation, error, rng)
-        return self.attack(seen, rng=rng)
+        return attack_one(self, observation, rng=rng)
 
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]

@@ -12,7 +12,7 @@ from torch.func import vjp
 from seepage.clients.gradient import Gradient
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task
 from seepage.core.errors import NotApplicable, SeepageError
-from seepage.core.protocols import attack_many
+from seepage.core.protocols import attack_many, attack_one
 from seepage.defenses.chain import chain
 from seepage.probing.heads import PROBES, classifier_head
 
@@ -56,9 +56,7 @@ class ReadLogits:
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
         """Read the gradient at the logits off the update, and attack."""
-        read = _read_logits(observation)
-        guess = self.attack(read or observation, rng=rng)
-        return guess if read is None else replace(guess, labels=_label(read, observation))
+        return attack_one(self, observation, rng=rng)
 
     def many(
         self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
