@@ -163,7 +163,7 @@ LABELS = {
     (): "no defense",
     ("Prune",): "Prune 0.9",
     ("AddGaussian",): "Gaussian noise 0.001",
-    ("ClipEach", "Mean", "AddGaussian"): "clip each 1 + mean + Gaussian noise 0.01",
+    ("ClipEach", "Mean", "AddGaussian"): "DP-SGD C=1 noise 0.01",
 }
 
 

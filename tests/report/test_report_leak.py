@@ -715,6 +715,11 @@ def test_labels_are_short_and_tell_defenses_apart():
     labels = {
         "no defense": (),
         "DP-SGD C=2 \N{GREEK SMALL LETTER SIGMA}=0.5": sgd.links,
+        "DP-SGD C=1 noise 0.01": (sp.ClipEach(1.0), sp.Mean(), sp.AddGaussian(0.01)),
+        "DP-SGD C=1 noise 0.01 + Sign": (
+            *(sp.ClipEach(1.0), sp.Mean(), sp.AddGaussian(0.01), sp.Sign()),
+        ),
+        "Clip each C=1 + Mean": (sp.ClipEach(1.0), sp.Mean()),
         "Gaussian noise \N{GREEK SMALL LETTER SIGMA}=0.01": (sp.AddGaussian(0.01),),
         "Prune 0.9 scope=update": (sp.Prune(0.9, scope="update"),),
         "MixUp k=4 + Sign": (sp.MixUp(4), sp.Sign()),

@@ -61,17 +61,29 @@ def defense_words(defense: Defense) -> str:
         >>> clip, mean = Component("ClipEach", {"max_norm": 1.0}), Component("Mean", {"over": 4})
         >>> defense_words((clip, mean, Component("AddGaussian", {"std": 0.125})))
         'DP-SGD C=1 σ=0.5'
+        >>> defense_words((clip, Component("Mean"), Component("AddGaussian", {"std": 0.01})))
+        'DP-SGD C=1 noise 0.01'
     """  # noqa: RUF002
     for start in range(len(defense) - 2):
-        found = read_dp_sgd(defense[start:])
-        if found is not None:
-            label = f"DP-SGD C={found.max_norm:g} \N{GREEK SMALL LETTER SIGMA}"
-            before, after = (
-                map(_label_link, defense[:start]),
-                map(_label_link, defense[start + 3 :]),
-            )
-            return " + ".join([*before, f"{label}={found.noise_multiplier:g}", *after])
+        if (label := _label_dp_sgd(defense[start : start + 3])) is not None:
+            before, after = defense[:start], defense[start + 3 :]
+            return " + ".join([*map(_label_link, before), label, *map(_label_link, after)])
     return " + ".join(map(_label_link, defense)) or "no defense"
+
+
+def _label_dp_sgd(links: Defense) -> str | None:
+    """Three links as DP-SGD: with its noise multiplier, or else with the noise on the mean."""
+    if tuple(link.name for link in links) != _DP_SGD:
+        return None
+    if (found := read_dp_sgd(links)) is not None:
+        sigma = f"\N{GREEK SMALL LETTER SIGMA}={found.noise_multiplier:g}"
+        return f"DP-SGD C={found.max_norm:g} {sigma}"
+    clip, mean, noise = (link.arguments for link in links)
+    try:
+        known = f"DP-SGD C={clip['max_norm']:g} noise {noise['std']:g}"
+    except (KeyError, ValueError, TypeError):  # plugins of the same names
+        return None
+    return known if mean.get("over") is None else None
 
 
 @dataclass(frozen=True)
