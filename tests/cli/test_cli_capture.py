@@ -31,6 +31,10 @@ def deep():
     return nn.Sequential(*first, *layers, nn.Linear(64, 10))
 
 
+def sized(width):
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, width), nn.ReLU(), nn.Linear(width, 10))
+
+
 def searched():
     first = nn.Conv2d(3, 6, 3), nn.ReLU(), nn.MaxPool2d(2)
     return nn.Sequential(*first, nn.Flatten(), nn.Linear(54, 10))
@@ -128,6 +132,43 @@ def test_the_assumed_range_of_a_capture_is_written_down_with_and_without_the_tru
         assert said in (place / folder / "spec.toml").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "No defense was assumed behind the captured update; if the client used one"),
+        (["--defense", "none"], "No defense was assumed behind the captured update"),
+        (["--defense", "Clip:max_norm=1000"], "Assumed behind the captured update, as given: Clip"),
+    ],
+)
+@pytest.mark.parametrize("truth", [[], ["--truth", "truth.safetensors"]])
+def test_the_report_says_which_defense_was_assumed_behind_a_capture(place, given, said, truth):
+    done = audited("--capture", "gradient.safetensors", "--out", "out", *given, *truth)
+    assert done.exit_code == 0, done.output
+    assert said in " ".join(done.output.split())
+    assert said in (place / "out" / "report.html").read_text(encoding="utf-8")
+    assert load_audit("out").complete
+
+
+def test_the_defense_that_is_assumed_is_simulated(place):
+    [bare] = _attack_behind("Clip:max_norm=1000")
+    [clipped] = _attack_behind("Clip:max_norm=0.001")
+    # The update was not clipped: assuming that it was, no guess explains it.
+    assert bare.residual < 1e-3 < 0.1 < clipped.residual
+
+
+def _attack_behind(defense):
+    out = defense.partition("=")[2]
+    done = audited("--capture", "gradient.safetensors", "--defense", defense, "--out", out)
+    assert done.exit_code == 0, done.output
+    return load_audit(out).records
+
+
+def test_a_capture_takes_one_defense(place, refused):
+    command = ["--capture", "gradient.safetensors", "--model", "own_network:network"]
+    said = refused("audit", *command, "--defense", "Sign", "--defense", "none")
+    assert "expected one --defense with --capture, the one that the client used" in said
+
+
 def test_a_dossier_names_the_weights_that_were_sent_and_strangers_that_were_made_up(place):
     weights = []
     for number, out in enumerate(("first", "second")):
@@ -219,6 +260,19 @@ def test_a_model_and_a_data_set_need_no_spec(place):
     assert "2 of 2 people were identified" in done.output
 
 
+def test_defenses_are_compared_with_none_without_a_spec(place):
+    command = ["audit", "--model", "own_network.py:sized:width=16", "--data", "digits"]
+    command += ["--people", "1", "--steps", "5", "--quiet", "--out", "out"]
+    noise = "ClipEach:max_norm=1+Mean+AddGaussian:std=0.01"
+    done = CliRunner().invoke(app, [*command, "--defense", "Prune:ratio=0.9", "--defense", noise])
+    assert done.exit_code == 0, done.output
+    records = load_audit("out").records
+    assert {record.model for record in records} == {"own_network:sized(width=16)"}
+    behind = [[link.name for link in record.defense] for record in records]
+    assert behind == [[], ["Prune"], ["ClipEach", "Mean", "AddGaussian"]]
+    assert "DP-SGD C=1 noise 0.01" in done.output
+
+
 # Of the noise that a control is made of, few examples can be told apart.
 @pytest.mark.filterwarnings("ignore::seepage.attacks.feature_recovery.NotToldApartWarning")
 def test_an_audit_of_one_model_is_not_resumed_as_that_of_another(tmp_path, monkeypatch):
@@ -244,6 +298,10 @@ def test_an_audit_of_one_model_is_not_resumed_as_that_of_another(tmp_path, monke
         # Who wrote no spec is not told a line of it.
         (["--model", "mlp", "--data", "nothing"], "unknown data set 'nothing'"),
         (["--model", "no.module:here", "--data", "photos"], "no module 'no'"),
+        (["--defense", "Sign"], "--defense needs --model, which is missing"),
+        (["--model", "mlp", "--data", "photos", "--defense", "prune:ratio=1"], "mean 'Prune'"),
+        (["--model", "mlp", "--data", "photos", "--defense", "Prune:rate=1"], "mean 'ratio'"),
+        (["--model", "mlp", "--data", "photos", "--defense", "Prune:ratio=a"], "ratio as float"),
     ],
 )
 def test_options_that_need_others_say_which(place, arguments, said):

@@ -3,6 +3,7 @@
 import importlib
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,12 @@ NETWORKS = """
 
     def needs_width(width):
         return nn.Linear(4, width)
+
+    class Deep(nn.Sequential):
+        def __init__(self, *, width=3, sizes=(4, 4), classes=2):
+            assert isinstance(sizes, tuple)
+            layers = [nn.Linear(a, b) for a, b in zip((4, *sizes), (*sizes, width))]
+            super().__init__(nn.Flatten(), *layers, nn.Linear(width, classes))
 
     def fails():
         raise RuntimeError("out of paper\\nand ink")
@@ -121,7 +128,7 @@ def test_build_makes_up_no_domain(user_module):
     with pytest.raises(InvalidValue, match="small_network needs the option 'domain'"):
         zoo.build(f"{user_module(NETWORKS)}:small_network", options={})
     with pytest.raises(UnknownName, match="unknown option 'width' of zoo_user_module:number"):
-        zoo.build("zoo_user_module:number", options={"width": 3})
+        zoo.build("zoo_user_module:number", options={"width": 3, "domain": TINY})
 
 
 def test_a_class_is_a_factory(user_module):
@@ -194,6 +201,7 @@ def test_a_missing_factory_is_answered_with_the_nearest(user_module):
     ("factory", "sentence"),
     [
         ("needs_width", "called without arguments, but it raised TypeError: needs_width"),
+        ("needs_width", "give it arguments as zoo_user_module:needs_width:width=..."),
         ("fails", "but it raised RuntimeError: out of paper$"),
         ("number", "to return a torch.nn.Module, got int"),
         ("scale", "to be a function or class that builds a network, got int"),
@@ -203,6 +211,25 @@ def test_a_missing_factory_is_answered_with_the_nearest(user_module):
 def test_a_factory_that_builds_no_network_is_refused(user_module, factory, sentence):
     with pytest.raises(InvalidValue, match=sentence):
         zoo.from_factory(f"{user_module(NETWORKS)}:{factory}", domain=TINY)
+
+
+def test_the_arguments_of_a_users_factory_are_given_by_name(user_module):
+    path = f"{user_module(NETWORKS)}:Deep"
+    build = partial(zoo.build, path, fitted={"domain": TINY, "classes": 2})
+    task = build(options={"width": 5, "sizes": [6]})
+    assert task.name == f"{path}(width=5, sizes=[6])"
+    assert [tuple(p.shape) for p in task.parameters.values()][::2] == [(6, 4), (5, 6), (2, 5)]
+    again = build(options={"width": 5, "sizes": [6]})
+    assert (
+        again.digest == task.digest != build(options={"width": 5, "sizes": [6], "seed": 1}).digest
+    )
+    # What the data say goes to no argument unasked; what the user says does.
+    assert build(options={"classes": 7}).classes == 7
+    assert build(options={"classes": 1}).classes == 1
+    with pytest.raises(UnknownName, match=r"unknown option 'widht' of .*did you mean 'width'"):
+        build(options={"widht": 5})
+    with pytest.raises(InvalidValue, match=r"Deep cannot use \{'width': 'wide'\}"):
+        build(options={"width": "wide"})
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from seepage.audit.targets import CapturedUpdate, Target
 from seepage.capture.capture import Form
 from seepage.capture.capture_file import load, read_file, read_tensors
 from seepage.core import Batch, Domain, Rng
+from seepage.core.construct import parse_toml
 from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.data.dataset import Dataset
@@ -77,6 +78,24 @@ class CapturedData:
         """Return random inputs of the right kind, to find out which metrics fit them."""
         labels = torch.zeros(len(indices), dtype=torch.long)
         return Batch(self.domain.sample(len(indices), rng=Rng(0)), labels)
+
+
+def name_captures(spec: str) -> set[str]:
+    """What records call the captured updates of a spec.
+
+    Example:
+        >>> name_captures('scenario = [{ data = { capture = "sent/one.safetensors" } }]')
+        {'one.safetensors'}
+    """
+    try:
+        scenarios = parse_toml(spec).get("scenario")
+    except InvalidValue:
+        return set()
+    listed = scenarios if isinstance(scenarios, list) else [scenarios]
+    data = [one.get("data") for one in listed if isinstance(one, dict)]
+    tables = [table for one in data for table in (one if isinstance(one, list) else [one])]
+    captures = [table for table in tables if isinstance(table, dict) and "capture" in table]
+    return {str(table.get("name") or Path(str(table["capture"])).name) for table in captures}
 
 
 def read_capture(

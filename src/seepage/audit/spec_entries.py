@@ -172,7 +172,7 @@ def read_model(table: Table, dataset: Dataset | CapturedData) -> Task:
             "model classes = 10 (-o classes=10), or the data labels = false for an autoencoder"
         )
     with explain_errors(name):
-        task = build(name, options=fitted | options)
+        task = build(name, options=options, fitted=fitted)
         task = task if weights is None else load_weights(task, weights)
         if loss is not None:
             task = _with_loss(task, loss)

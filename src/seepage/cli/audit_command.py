@@ -15,7 +15,9 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from seepage.cli.options import (
+    MODEL,
     CapturedForm,
+    Defenses,
     Device,
     DeviceOption,
     DryRun,
@@ -35,8 +37,8 @@ from seepage.cli.options import (
 
 # The groups of options in the help; the others come first.
 _GROUPS = {
-    "Instead of a spec": "model option data people capture truth labels form shape batch_size "
-    "effort steps public",
+    "Instead of a spec": "model option data people defense capture truth labels form shape "
+    "batch_size effort steps public",
     "How it runs": "device executor workers timeout dry_run plain quiet",
     "An earlier audit in --out": "resume retry_failed overwrite trust",
     "Exit codes for CI": "fail_above fail_if_inconclusive fail_if_worse",
@@ -69,7 +71,7 @@ def audit(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="The model that is trained: a model name, or package.module:factory."),
+        typer.Option(help=f"The model that is trained: {MODEL}."),
     ] = None,
     option: NetworkOptions = None,
     data: Annotated[
@@ -79,6 +81,7 @@ def audit(
     people: Annotated[
         int | None, typer.Option(min=1, help="How many people of --data to attack; 4 by default.")
     ] = None,
+    defense: Defenses = None,
     effort: Annotated[
         Effort | None,
         typer.Option(help="How hard to attack --model or --capture; quick by default."),
@@ -170,7 +173,8 @@ def audit(
 
     Instead of a spec, --model with --data attacks people of a data set, and
     --model with --capture attacks a captured update; both by the strongest
-    attack that fits.
+    attack that fits. --defense says which defenses to compare with none; behind
+    a capture, the one that the client used.
 
     Exit codes: 0 done, 1 a case failed, 2 bad usage or spec, 3 somebody leaked
     beyond --fail-above or more than before, 4 inconclusive.
@@ -187,6 +191,7 @@ def audit(
     chosen: dict[str, Any] = {
         "model": model,
         "option": option,
+        "defense": defense,
         "batch_size": batch_size,
         "effort": effort and effort.value,
         "steps": steps,

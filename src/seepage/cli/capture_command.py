@@ -9,12 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
-from seepage.attacks.applicability import check_applicability, explain_refusals
+from seepage.attacks.applicability import Applicability, check_applicability, explain_refusals
 from seepage.audit.captured_data import CapturedData, read_capture
-from seepage.audit.spec_entries import explain_errors, read_model
+from seepage.audit.spec_entries import explain_errors, read_defenses, read_model
 from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.capture.consistency import consistency
-from seepage.cli.options import read_option, read_shape
+from seepage.cli.options import read_chains, read_network, read_shape
 from seepage.cli.report_command import print_line
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
@@ -41,6 +41,7 @@ class CaptureRequest:
     public: str | None = None
     effort: str = "quick"
     steps: int | None = None
+    defense: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,7 @@ class ModelRequest:
     batch_size: int | None = None
     effort: str = "quick"
     steps: int | None = None
+    defense: Sequence[str] | None = None
 
 
 def model_spec(request: ModelRequest, *, device: str) -> SpecSource:
@@ -61,7 +63,9 @@ def model_spec(request: ModelRequest, *, device: str) -> SpecSource:
     batch_size = request.batch_size or 1
     people = request.people or max(_PEOPLE, batch_size)
     data = {"name": request.data, "people": people, "batch_size": batch_size}
-    scenario = _write_scenario(data, _list_network(request), request)
+    network = read_network(request.model, request.option)
+    chains = read_chains(request.defense or ())
+    scenario = _write_scenario(data, network, request, chains)
     spec = {"title": f"{request.model} on {request.data}", "scenario": scenario}
     return _write_spec(spec, "--model", device)
 
@@ -73,17 +77,28 @@ def _write_spec(
     return SpecSource("", note + remark + write_toml(spec), device)
 
 
-def _list_network(request: ModelRequest | CaptureRequest) -> dict[str, Any]:
-    return {"name": request.model, **dict(map(read_option, request.option or ()))}
-
-
 def _write_scenario(
-    data: Mapping[str, Any], network: Mapping[str, Any], request: ModelRequest | CaptureRequest
+    data: Mapping[str, Any],
+    network: Mapping[str, Any],
+    request: ModelRequest | CaptureRequest,
+    chains: list[list[dict[str, Any]]],
 ) -> dict[str, Any]:
     """One data set or capture, attacked by `auto`."""
     steps = {} if request.steps is None else {"budget": request.steps}
     auto = {"name": "auto", "effort": request.effort, **steps}
-    return {"data": data, "models": network, "attacks": [auto]}
+    defenses = {} if chains == [[]] else {"defenses": chains}
+    return {"data": data, "models": network, **defenses, "attacks": [auto]}
+
+
+def _read_assumed(request: CaptureRequest) -> list[list[dict[str, Any]]]:
+    """The defense that is assumed behind an update: one chain."""
+    given = request.defense or ["none"]
+    if len(given) > 1:
+        raise InvalidValue(
+            "expected one --defense with --capture, the one that the client used, with links "
+            f"joined by +, got {len(given)}"
+        )
+    return read_chains(given)[-1:]
 
 
 def _federation_spec(request: CaptureRequest, *, device: str, console: Console) -> SpecSource:
@@ -96,6 +111,7 @@ def _federation_spec(request: CaptureRequest, *, device: str, console: Console) 
             f"expected --truth to name a folder, as --capture does, got {str(request.truth)!r}"
         )
     scenarios, places, named = [], set[tuple[str, int]](), True
+    assumed = _read_assumed(request)
     read: list[dict[str, Any]] = []
     for file in _list_captures(request.file):
         truth = None if request.truth is None else _find_truth(request.truth, file)
@@ -103,7 +119,7 @@ def _federation_spec(request: CaptureRequest, *, device: str, console: Console) 
         try:
             held, network = _read_capture(one)
             place = _find_place(held, file, places)
-            found = check_applicability(held.captured.observe(read_model(network, held)))
+            found = _find_attacks(held, network, assumed)
             if not found.chosen:
                 raise NotApplicable(explain_refusals(found.refused).splitlines()[0])
         except SeepageError as error:
@@ -113,7 +129,7 @@ def _federation_spec(request: CaptureRequest, *, device: str, console: Console) 
         named &= bool(held.captured.capture.setting.client)
         data = {**_list_data(one), "name": f"client {place[0]}, round {place[1]}"}
         read.append(data)
-        scenarios.append((place, _write_scenario(data, network, request)))
+        scenarios.append((place, _write_scenario(data, network, request, assumed)))
     if not scenarios:
         raise InvalidValue(
             f"expected captures in {request.file}, as sp.capture.save writes them, for the model "
@@ -168,8 +184,9 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
     """
     if request.file.is_dir():
         return _federation_spec(request, device=device, console=console)
+    chains = _read_assumed(request)
     held, network = _read_capture(request)
-    found = check_applicability(held.captured.observe(read_model(network, held)))
+    found = _find_attacks(held, network, chains)
     for name, reason in found.refused.items():
         print_line(console, f"{name} does not apply: {reason}", style="dim")
     if not found.chosen:
@@ -177,9 +194,17 @@ def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> S
         raise NotApplicable(f"{request.file}: {reason}")
     assumed = _describe_range(held)
     print_line(console, assumed, style="dim")
-    scenario = _write_scenario(_list_data(request), network, request)
+    scenario = _write_scenario(_list_data(request), network, request, chains)
     spec = {"title": f"Captured update {request.file.name}", "scenario": scenario}
     return _write_spec(spec, "--capture", device, remark=f"# {assumed}\n")
+
+
+def _find_attacks(
+    held: CapturedData, network: dict[str, Any], chains: list[list[dict[str, Any]]]
+) -> Applicability:
+    """Find out which attacks fit the update behind the defense that is assumed."""
+    [defense] = read_defenses(chains)
+    return check_applicability(held.captured.observe(read_model(network, held), defense=defense))
 
 
 def _read_capture(request: CaptureRequest) -> tuple[CapturedData, dict[str, Any]]:
@@ -187,7 +212,7 @@ def _read_capture(request: CaptureRequest) -> tuple[CapturedData, dict[str, Any]
     data = _list_data(request)
     # The choice of attacks must not depend on the truth.
     held = construct("a capture", read_capture, {k: v for k, v in data.items() if k != "truth"})
-    network = _list_network(request)
+    network = read_network(request.model, request.option)
     task = read_model(network, held)
     with explain_errors(task.name):
         _ = task.classes  # a network for other inputs says so here

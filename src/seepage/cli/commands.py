@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from seepage.cli.options import (
+    MODEL,
     Attacks,
+    Defenses,
     Device,
     DeviceOption,
     DryRun,
@@ -33,9 +35,7 @@ def membership(
     captures: Annotated[
         list[Path], typer.Argument(help="Captured updates: one, or one for each round.")
     ],
-    model: Annotated[
-        str, typer.Option(help="The model that was trained: a name, or package.module:factory.")
-    ],
+    model: Annotated[str, typer.Option(help=f"The model that was trained: {MODEL}.")],
     candidates: Annotated[
         str, typer.Option(help="Data set of the people to test, e.g. npz:PATH with inputs, labels.")
     ],
@@ -83,7 +83,7 @@ def membership(
 
 
 def inspect(
-    models: Annotated[list[str], typer.Argument(help="Model names, or package.module:factory.")],
+    models: Annotated[list[str], typer.Argument(help=f"Models, each {MODEL}.")],
     option: NetworkOptions = None,
     shape: Annotated[
         str | None,
@@ -114,7 +114,7 @@ def inspect(
 
 
 def vet(
-    model: Annotated[str, typer.Argument(help="A model name, or package.module:factory.")],
+    model: Annotated[str, typer.Argument(help=f"The model: {MODEL}.")],
     option: NetworkOptions = None,
     weights: Annotated[
         Path | None, typer.Option(help="The received weights: .safetensors or .pt.")
@@ -161,7 +161,7 @@ def sweep(
     batch_sizes: Annotated[
         str | None, typer.Option("--batch-sizes", help="People per update, e.g. 1,4,16.")
     ] = None,
-    model: Annotated[str, typer.Option(help="A model name, or package.module:factory.")] = "lenet",
+    model: Annotated[str, typer.Option(help=f"The model: {MODEL}.")] = "lenet",
     option: NetworkOptions = None,
     data: Annotated[str, typer.Option(help="A data set; see `seepage list data`.")] = "digits",
     people: Annotated[int, typer.Option(min=1, help="How many people to attack.")] = 4,
@@ -339,19 +339,14 @@ def new(
     data: Annotated[
         str | None, typer.Option(help="Data set to attack; see `seepage list data`.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model to train: a model name, or package.module:factory.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help=f"Model to train: {MODEL}.")] = None,
     option: NetworkOptions = None,
     people: Annotated[int, typer.Option(min=1, help="How many people to attack.")] = 4,
     batch_size: Annotated[
         list[int] | None, typer.Option(min=1, help="People per update; repeatable.")
     ] = None,
     attack: Attacks = None,
-    defense: Annotated[
-        list[str] | None,
-        typer.Option(help="A defense beside none, same form, links joined by +; repeatable."),
-    ] = None,
+    defense: Defenses = None,
     local_steps: Annotated[
         int | None, typer.Option(min=1, help="Local steps that each client takes (FedAvg).")
     ] = None,

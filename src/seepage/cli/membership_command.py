@@ -15,7 +15,7 @@ from seepage.audit.captured_data import read_capture
 from seepage.audit.evidence import InferenceResult, describe_evidence, save_evidence
 from seepage.audit.folder import require_free
 from seepage.audit.spec_entries import explain_errors, read_model
-from seepage.cli.options import read_option
+from seepage.cli.options import read_network
 from seepage.cli.report_command import print_line
 from seepage.core import Observation
 from seepage.core.construct import construct
@@ -101,7 +101,7 @@ def _observe(path: Path, request: MembershipRequest) -> Observation:
     if request.batch_size is not None:
         given["batch_size"] = request.batch_size
     held = construct("a capture", read_capture, given)
-    task = read_model({"name": request.model, **dict(map(read_option, request.option))}, held)
+    task = read_model(read_network(request.model, request.option), held)
     with explain_errors(task.name):
         _ = task.classes
     defense = None if request.noise is None else AddGaussian(request.noise)

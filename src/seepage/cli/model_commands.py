@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seepage.audit.spec_entries import explain_errors
-from seepage.cli.options import read_option, read_shape
+from seepage.cli.options import read_network, read_shape
 from seepage.cli.report_command import print_line
 from seepage.core import Domain, Task
 from seepage.core.errors import InvalidValue
@@ -77,11 +77,11 @@ def inspect_models(
 ) -> None:
     """Inspect each network and print what was found; see the help of `seepage inspect`."""
     domain = _read_domain(shape) if tokens is None else _read_texts(tokens)
-    arguments = {"domain": domain, **dict(map(read_option, options))}
     found = []
     for name in names:
+        table = read_network(name, options)
         with explain_errors(name):
-            task = build(name, options=arguments)
+            task = build(table.pop("name"), options=table, fitted={"domain": domain})
             _require_rows_as_rows(task)
             found.append(inspection(task, numerical=numerical))
         if not as_json:
@@ -180,15 +180,16 @@ def vet_model(
     Returns:
         The exit code.
     """
-    arguments: dict[str, object] = {"domain": _read_domain(shape)}
+    fitted: dict[str, object] = {"domain": _read_domain(shape)}
     own = None
     if data is not None:
         dataset = load(data)
         own = dataset.batch(min(people, len(dataset)))
         if shape is None:
-            arguments = {"domain": dataset.domain, "classes": dataset.classes}
+            fitted = {"domain": dataset.domain, "classes": dataset.classes}
+    table = read_network(model, options)
     with explain_errors(model):
-        task = build(model, options=arguments | dict(map(read_option, options)))
+        task = build(table.pop("name"), options=table, fitted=fitted)
         _require_rows_as_rows(task)
         verdict = vet(task if weights is None else load_weights(task, weights), own)
     if as_json:

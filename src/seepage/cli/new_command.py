@@ -13,7 +13,7 @@ from rich.console import Console
 
 from seepage.audit.spec import build_spec
 from seepage.audit.spec_text import SpecSource, write_entry
-from seepage.cli.options import read_option
+from seepage.cli.options import read_chains, read_network, read_part
 from seepage.cli.report_command import print_line, write
 from seepage.core.errors import InvalidValue
 from seepage.report.words import count_noun
@@ -21,7 +21,7 @@ from seepage.report.words import count_noun
 _DEFAULTS: Mapping[str, str] = {"data": "digits", "model": "lenet"}
 _QUESTIONS: Mapping[str, str] = {
     "data": "Whose data? A name of `seepage list data`, npz:FILE or folder:PATH",
-    "model": "Which model? A name of `seepage list models`, or package.module:factory",
+    "model": "Which model? A name of `seepage list models`, or FILE.py:NAME",
 }
 _COMMENTS: Mapping[str, str] = {
     "data": "Whose data is attacked (`seepage list data`): people drawn at random, in batches.",
@@ -53,11 +53,11 @@ class NewSpec:
         local = {"name": "FedAvg", "lr": 0.1, "steps": steps} if steps else {"name": "Gradient"}
         return {
             "data": [self._choose_people(size) for size in self.batch_sizes],
-            "models": {"name": self.model, **dict(map(read_option, self.options))},
+            "models": read_network(self.model, self.options),
             "locals": local,
-            "defenses": [[], *([_read_part(w) for w in d.split("+")] for d in self.defenses)],
+            "defenses": read_chains(self.defenses),
             "threats": {"knows_labels": self.knows_labels},
-            "attacks": [_read_part(written) for written in self.attacks],
+            "attacks": [read_part(written, "attack") for written in self.attacks],
         }
 
     def _choose_people(self, size: int) -> dict[str, Any]:
@@ -71,23 +71,6 @@ class NewSpec:
         for key, value in self.scenario().items():
             lines += [f"# {_COMMENTS[key]}", f"{key} = {write_entry(value)}"]
         return "\n".join(lines) + "\n"
-
-
-def _read_part(written: str) -> dict[str, Any]:
-    """Read a part of a spec as options write it.
-
-    Example:
-        >>> _read_part("Prune:ratio=0.9"), _read_part("Sign")
-        ({'name': 'Prune', 'ratio': 0.9}, {'name': 'Sign'})
-    """
-    name, _, options = written.strip().partition(":")
-    if ":" in options or not name or "=" in name:
-        # package.module:factory has a colon of its own.
-        factory, _, options = options.partition(":")
-        name = f"{name}:{factory}"
-    elif options and "=" not in options:
-        name, options = f"{name}:{options}", ""
-    return {"name": name, **dict(map(read_option, filter(None, options.split(","))))}
 
 
 def ask_missing(given: Mapping[str, str | None], console: Console) -> dict[str, str]:
@@ -105,7 +88,8 @@ def write_spec(wanted: NewSpec, out: Path, *, overwrite: bool, console: Console)
     """Check a spec by building it, write it, and say what to do with it."""
     if out.exists() and not overwrite:
         raise InvalidValue(f"{str(out)!r} is there already; choose another name, or --overwrite")
-    built = build_spec(SpecSource(out.name, wanted.text()))
+    # Without the name of the file: a mistake is in the options, and there is no file yet.
+    built = build_spec(SpecSource("", wanted.text()))
     write(out, wanted.text())
     named = shlex.quote(str(out))
     print_line(

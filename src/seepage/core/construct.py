@@ -67,6 +67,14 @@ def construct(name: str, function: Callable[..., T], options: Mapping[str, objec
         if parameter.default is inspect.Parameter.empty and option not in options:
             raise InvalidValue(f"{name} needs the option {option!r}, which is not given")
     hints = _hints(function)
+    # TOML has no tuples.
+    tuples = {
+        option
+        for option in options
+        if tuple in (hints.get(option), get_origin(hints.get(option)))
+        or (option in parameters and isinstance(parameters[option].default, tuple))
+    }
+    options = {o: _freeze_lists(v) if o in tuples else v for o, v in options.items()}
     for option, value in options.items():
         if option in hints and not _fits(value, hints[option]):
             wanted = getattr(hints[option], "__name__", str(hints[option]))

@@ -1,4 +1,4 @@
-"""What has no score: guesses compared with no truth, cases without a guess, and what is missing."""
+"""Captured updates, whose guesses may have no score; cases without a guess; what is missing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from seepage.attacks.agreement import EXPLAINED
+from seepage.audit.captured_data import name_captures
 from seepage.audit.record import Record
 from seepage.report.leak import Attempt, Level, Verdict, attacked_part
-from seepage.report.words import Setup, count_noun, list_words, residual_words
+from seepage.report.words import (
+    NO_DEFENSE,
+    Setup,
+    count_noun,
+    label_defenses,
+    list_words,
+    residual_words,
+)
 
 if TYPE_CHECKING:
     from seepage.audit.audit_result import AuditResult
@@ -133,6 +141,22 @@ def _tell_quality(record: Record) -> tuple[str, ...]:
             "the update to the last digit. Look at the pictures, or give the truth.",
         )
     return (share,)
+
+
+def tell_assumed(audit: AuditResult) -> list[str]:
+    """Which defense the attacks took to be behind captured updates, which do not say it."""
+    names = name_captures(audit.spec)
+    assumed = {record.defense for record in audit.records if record.data in names}
+    if not assumed:
+        return []
+    update = "captured update" + "s" * (len(names) > 1)
+    if assumed == {NO_DEFENSE}:
+        return [
+            f"No defense was assumed behind the {update}; if the client used one, name it with "
+            "--defense, so that the attacks allow for it."
+        ]
+    labels = sorted(label_defenses(assumed).values())
+    return [f"Assumed behind the {update}, as given: {list_words(labels, 'or')}."]
 
 
 def tell_certain_words(records: Sequence[Record]) -> list[str]:

@@ -25,7 +25,12 @@ from seepage.report.leak import (
 )
 from seepage.report.limits import find_beaten, tell_ceiling, tell_limits
 from seepage.report.races import tell_races
-from seepage.report.unscored import tell_certain_words, tell_unjudged, verdict_without_truth
+from seepage.report.unscored import (
+    tell_assumed,
+    tell_certain_words,
+    tell_unjudged,
+    verdict_without_truth,
+)
 from seepage.report.words import NO_DEFENSE, Setup, count_noun, label_setups, list_words
 from seepage.scoring.identification import Identification, is_close_call
 
@@ -94,7 +99,8 @@ def audit_verdict(audit: AuditResult) -> Verdict:
     tried = attempts(audit.records)
     found = contradictions(headrooms(tried, audit.bounds))
     alarms = (*(contradiction.sentence for contradiction in found), *find_beaten(tried))
-    return replace(verdict(audit.records, noun=noun), alarms=alarms)
+    judged = verdict(audit.records, noun=noun)
+    return replace(judged, details=(*tell_assumed(audit), *judged.details), alarms=alarms)
 
 
 def name_inputs(audit: AuditResult) -> str:

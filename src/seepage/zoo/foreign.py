@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -14,10 +16,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from seepage.core import Domain, Rng, Task, cross_entropy
+from seepage.core.construct import construct
 from seepage.core.device import upcast
 from seepage.core.errors import (
     InvalidValue,
     MissingExtra,
+    SeepageError,
+    UnknownName,
+    error_path,
     first_error_line,
     import_extra,
     install_hint,
@@ -29,6 +35,9 @@ from seepage.domains.box import IMAGENET
 from seepage.probing.hooks import evaluating
 from seepage.zoo.build_task import add_argument, require_int, seed_torch
 from seepage.zoo.weights import load_weights
+
+# What `from_factory` reads itself.
+OPTIONS = ("domain", "classes", "loss", "weights", "seed")
 
 
 class Logits(nn.Module):
@@ -84,21 +93,26 @@ def from_factory(
     loss: Loss = cross_entropy,
     weights: str | Path | None = None,
     seed: int = 0,
+    arguments: Mapping[str, object] | None = None,
 ) -> Task:
     """Make a task from the user's own function or class that builds a network.
 
     Args:
-        path: `package.module:factory`, importable; the factory is called without arguments.
+        path: `package.module:factory`, importable.
         domain: The space of the inputs.
         classes: Required number of outputs; None accepts any.
         loss: One value per example, unreduced.
         weights: A file of trained weights, read by `load_weights`.
         seed: Of the weights that the module or the factory draws.
+        arguments: What the factory is called with, by name. Of the options above, it gets those
+            that it has an argument for.
 
     Example:
         >>> from seepage.domains import MNIST
         >>> from_factory("torch.nn:PReLU", domain=MNIST, seed=3).name
         'torch.nn:PReLU(seed=3)'
+        >>> from_factory("torch.nn:PReLU", domain=MNIST, arguments={"init": 0.5}).name
+        'torch.nn:PReLU(init=0.5)'
     """
     with seed_torch(seed):
         factory = import_factory(path, kind="network")
@@ -107,21 +121,18 @@ def from_factory(
             f"expected {path!r} to be a function or class that builds a network, got "
             f"{type(factory).__name__}"
         )
-    try:
-        with seed_torch(seed):
-            model = factory()
-    except Exception as error:
-        raise InvalidValue(
-            f"expected {path!r} to build a network when called without arguments, but it raised "
-            f"{summarise_error(error)}"
-        ) from error
+    with seed_torch(seed):
+        model, given = _call_factory(path, factory, arguments or {})
     if not isinstance(model, nn.Module):
         raise InvalidValue(
             f"expected {path!r} to return a torch.nn.Module, got {type(model).__name__}"
         )
     if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
         _run_lazy_layers(path, model, domain, seed)
-    task = Task(model, loss, domain, name=add_argument(path, "seed", seed) if seed else path)
+    name = path
+    for argument, value in {**given, **({"seed": seed} if seed else {})}.items():
+        name = add_argument(name, argument, value)
+    task = Task(model, loss, domain, name=name)
     if weights is not None:
         task = load_weights(task, weights)
     if classes is None:
@@ -134,6 +145,34 @@ def from_factory(
             "whole numbers are classes, and others are numbers to predict"
         )
     return task
+
+
+def _call_factory(
+    path: str, factory: Callable[..., object], arguments: Mapping[str, object]
+) -> tuple[object, dict[str, object]]:
+    """Call the user's factory; return also which arguments it took."""
+    declared: Mapping[str, inspect.Parameter] = {}
+    with suppress(TypeError, ValueError):  # some builtins have none
+        declared = inspect.signature(factory).parameters
+    named = [n for n, p in declared.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in declared.values())
+    given = {k: v for k, v in arguments.items() if k not in OPTIONS or k in named}
+    for name in given:
+        if name not in named and not takes_any:
+            with error_path(name):
+                raise UnknownName("option", name, {*named, *OPTIONS}, where=f"of {path}")
+    try:
+        return (construct(path, factory, given) if given else factory()), given
+    except SeepageError:
+        raise
+    except Exception as error:
+        called = f"with {given!r}" if given else "without arguments"
+        needed = [name for name in named if declared[name].default is inspect.Parameter.empty]
+        hint = f"; give it arguments as {path}:{needed[0]}=..." if needed and not given else ""
+        raise InvalidValue(
+            f"expected {path!r} to build a network when called {called}, but it raised "
+            f"{summarise_error(error)}{hint}"
+        ) from error
 
 
 def _run_lazy_layers(path: str, model: nn.Module, domain: Domain, seed: int) -> None:

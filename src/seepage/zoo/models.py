@@ -20,7 +20,7 @@ from seepage.zoo.convnets import (
     single_conv,
     wang_cnn,
 )
-from seepage.zoo.foreign import from_factory, hugging_face, pytorch_image_models
+from seepage.zoo.foreign import OPTIONS, from_factory, hugging_face, pytorch_image_models
 from seepage.zoo.gpt import gpt
 from seepage.zoo.mlp import fc, mlp, two_layer
 from seepage.zoo.resnet import resnet18, resnet20, resnet32, resnet50, resnet56, resnet152
@@ -62,13 +62,16 @@ def catalogue() -> dict[str, str]:
     return {name: first_line(factory) for name, factory in known.items()}
 
 
-def build(name: str, *, options: Mapping[str, object]) -> Task:
+def build(
+    name: str, *, options: Mapping[str, object], fitted: Mapping[str, object] | None = None
+) -> Task:
     """Build a task from plain data, as a spec holds it.
 
     Args:
         name: A model of the zoo or of an installed package, `hf:KIND`, `timm:NAME`, or
             `package.module:factory`.
-        options: Arguments of the factory, or of `from_factory`.
+        options: Arguments of the factory, which for a path may also be those of `from_factory`.
+        fitted: What follows from the data, such as `domain` and `classes`; options come first.
 
     Example:
         >>> build("convnet", options={"width": 8}).name
@@ -78,7 +81,11 @@ def build(name: str, *, options: Mapping[str, object]) -> Task:
         UnknownName: No such model, or the model has no such option.
         InvalidValue: An option is missing or has a value the model cannot use.
     """
-    task = construct(name, _resolve(name), options)
+    make = _resolve(name)
+    given = {**(fitted or {}), **options}
+    if isinstance(make, partial) and make.func is from_factory:
+        given = {k: v for k, v in given.items() if k in OPTIONS} | {"arguments": options}
+    task = construct(name, make, given)
     if not isinstance(task, Task):
         raise InvalidValue(
             f"expected {name} of the package {MODELS.origin(name)!r} to return a seepage.Task, got "
