@@ -33,6 +33,8 @@ STEPS, TESTED_FIRST, TESTED_AGAIN = 1_000, 10, 1.1
 SETTLED = 0.1
 # Lanczos steps for the largest singular value, and most steps of Davidson's method.
 _LARGEST, _DAVIDSON = 10, 200
+# Most directions that are looked at by themselves, and their least part outside the others' span.
+_SUSPECTS, _APART = 48, 1e-9
 
 Pullback = Callable[[Tensor], tuple[Tensor]]
 
@@ -45,6 +47,8 @@ class Jacobian:
         function: `(n,) -> (P,)`, made of differentiable torch operations.
         at: The point `(n,)`.
         vectorised: Whether `torch.func.vmap` may run several directions at once.
+        suspects: Orthonormal directions `(k, n)` along which the function may well stay as it is;
+            None if there are none. The search for the smallest singular value begins with them.
 
     Example:
         >>> double = Jacobian(lambda x: 2 * x, torch.ones(3))
@@ -55,6 +59,7 @@ class Jacobian:
     function: Linear
     at: Tensor
     vectorised: bool = True
+    suspects: Tensor | None = None
 
     @property
     def unknowns(self) -> int:
@@ -100,6 +105,15 @@ class Jacobian:
             done += len(some)
             counted(done)
         return columns @ columns.T if held else (columns + columns.T) / 2
+
+    def begin(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return a start `(1, n)` that is partly random, the suspects, and their images J^T J d."""
+        start = Rng(0).fork("lanczos").normal((1, self.unknowns), like=self.at)
+        if self.suspects is None:
+            return start, start[:0], start[:0]
+        # A lone direction is a tiny part of a random one, so it is made a large one.
+        start = start / start.norm() + self.suspects.sum(0, keepdim=True)
+        return start, self.suspects, torch.cat([self.squared(row[None]) for row in self.suspects])
 
     def axes(self) -> Iterator[Tensor]:
         """Yield all unit vectors, as many at once as fit."""
@@ -223,7 +237,28 @@ def update_jacobian(
         return torch.cat(rows) if rows else flat[:0]
 
     vectorised = not exact.task.mixes_examples
-    return Jacobian(update, inputs.double().flatten(), vectorised=vectorised)
+    exactly = inputs.double()
+    return Jacobian(update, exactly.flatten(), vectorised, suspects=_suspect(exactly))
+
+
+def _suspect(inputs: Tensor) -> Tensor:
+    """Directions `(k, n)` that networks with a norm lose: an input's scale and mean, by channel.
+
+    Each input is taken by itself, since a norm reads one input at a time. If there are too many
+    channels they count together, and beyond that only the first inputs are looked at.
+    """
+    size, channels = len(inputs), inputs.shape[1] if inputs.ndim > 2 else 1
+    if 2 * size * channels > _SUSPECTS:
+        channels = 1
+    size = min(size, max(1, _SUSPECTS // (2 * channels)))
+    parts = inputs[:size].reshape(size * channels, -1)
+    rows = inputs.new_zeros(2, size * channels, len(inputs) * inputs[0].numel())
+    for number, part in enumerate(parts):
+        place = slice(number * len(part), (number + 1) * len(part))
+        rows[0, number, place], rows[1, number, place] = part, 1.0
+    rows = torch.nn.functional.normalize(rows.flatten(0, 1), dim=1)
+    _, lengths, basis = torch.linalg.svd(rows, full_matrices=False)
+    return cast(Tensor, basis[lengths > _APART * lengths[0]])
 
 
 def exact_simulation(observation: Observation) -> Simulate | None:
@@ -257,14 +292,20 @@ def lanczos_smallest(jacobian: Jacobian, *, steps: int = STEPS) -> float | None:
 
     A Ritz value never lies below the smallest eigenvalue. So if it is zero to rounding, some
     direction changes nothing. Otherwise it is accepted once its error is a tenth of it, and the
-    error is taken off. A random start misses the eigenvector with probability zero.
+    error is taken off. It is not the smallest if one of the suspects' is smaller still.
+
+    A random start has a part in the eigenvector, but that is so small in high dimensions that a
+    larger eigenvalue may come first. The suspects are where networks lose a lone direction.
 
     Args:
         jacobian: Only products with it are taken.
         steps: Steps after which the answer is None.
     """
     steps = min(steps, jacobian.unknowns)
-    start = Rng(0).fork("lanczos").normal((1, jacobian.unknowns), like=jacobian.at)
+    start, suspects, images = jacobian.begin()
+    known = math.inf
+    if len(suspects) and bool(images.isfinite().all()):
+        known = float(torch.linalg.eigvalsh(suspects @ images.T)[0])
     due = TESTED_FIRST
     for space in krylov(jacobian.squared, start, steps=steps):
         if not (space.ended or space.steps >= due or space.steps == steps):
@@ -274,11 +315,12 @@ def lanczos_smallest(jacobian: Jacobian, *, steps: int = STEPS) -> float | None:
         if not bool(matrix.isfinite().all()):
             continue
         values, vectors = torch.linalg.eigh(matrix)
-        smallest = _resolve(float(values[0]), float(values[-1]))
+        found = float(values[0])
+        smallest = _resolve(min(found, known), float(values[-1]))
         error = float(space.beside[0, -1] * vectors[-1, 0].abs())
         if not smallest:
             return 0.0
-        if error <= SETTLED * smallest**2:
+        if error <= SETTLED * smallest**2 and found <= (1 + SETTLED) * known:
             return math.sqrt(smallest**2 - error)
     return None
 
@@ -294,13 +336,12 @@ def davidson_smallest(jacobian: Jacobian, inverse: Linear) -> float | None:
     References:
         Davidson, 1975 (davidson1975iterative)
     """
-    rest = Rng(0).fork("lanczos").normal((1, jacobian.unknowns), like=jacobian.at)
+    rest, basis, images = jacobian.begin()
     *_, space = krylov(jacobian.squared, rest, steps=_LARGEST)
     if not bool(space.matrices().isfinite().all()):
         return None
     largest = float(torch.linalg.eigvalsh(space.matrices()).max())
-    basis = images = rest[:0]
-    for _ in range(min(_DAVIDSON, jacobian.unknowns)):
+    for _ in range(min(_DAVIDSON, jacobian.unknowns - len(basis))):
         new = inverse(rest)
         for _ in range(2):
             new = new - new @ basis.T @ basis
