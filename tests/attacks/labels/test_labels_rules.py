@@ -308,3 +308,49 @@ def test_a_rule_that_needs_the_batch_size_says_so(rule):
     seen = observe(task, noise_batch(task, [1, 2]), knows_batch_size=False)
     with pytest.raises(MissingKnowledge, match="batch size"):
         rule(seen)
+
+
+SIGNED = {"tanh": nn.Tanh, "gelu": nn.GELU, "layer norm": lambda: nn.LayerNorm(32)}
+
+
+def unbiased_head(signed, *, scale, seed, classes=10):
+    """A network whose head has no bias and reads features of both signs."""
+    photos = sp.data.load("photos", pixels=8)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        first, head = nn.Linear(192, 32), nn.Linear(32, classes, bias=False)
+    with torch.no_grad():
+        head.weight.mul_(scale)
+    layers = nn.Flatten(), first, SIGNED[signed](), head
+    return sp.Task(nn.Sequential(*layers), sp.cross_entropy, photos.domain), photos
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0])
+@pytest.mark.parametrize("signed", SIGNED)
+def test_the_label_of_one_person_needs_no_bias_and_no_features_of_one_sign(signed, scale):
+    for seed in range(12):
+        task, photos = unbiased_head(signed, scale=scale, seed=seed)
+        batch = photos.batch(1, start=seed % 4)
+        changes = [{}, {"defense": sp.Clip(1e-3)}, {"local": sp.Gradient(reduction="sum")}]
+        if scale == 1.0:
+            # A sure network moves its weights by less than they are rounded.
+            changes += [{"local": sp.FedAvg(lr=0.01, steps=steps)} for steps in (1, 3)]
+        for change in changes:
+            seen = observe(task, batch, **change)
+            assert CountAware()(seen).tolist() == batch.labels.tolist(), (seed, change)
+
+
+@pytest.mark.parametrize("signed", SIGNED)
+def test_a_class_that_is_nearly_as_opposed_as_the_true_one_is_not_mistaken_for_it(signed):
+    # Two rows are as long to nine digits; the third tells by its sign which is the label.
+    for seed, label in [(0, 0), (1, 1), (2, 2), (3, 0)]:
+        task, photos = unbiased_head(signed, scale=1.0, seed=seed, classes=3)
+        features = torch.linspace(-1, 1, 32)
+        shares = torch.full((3,), 1e-9)
+        shares[label], shares[(label + 1) % 3] = -1.0, 1.0 - 1e-9
+        for sign in (1, -1):
+            rows = torch.outer(shares, sign * features)
+            tensors = {n: torch.zeros_like(p) for n, p in task.parameters.items()}
+            seen = observe(task, photos.batch(1))
+            update = replace(seen.update, tensors={**tensors, "3.weight": rows})
+            assert CountAware()(replace(seen, update=update)).tolist() == [label]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from math import log2
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import normalize, one_hot
 
 from seepage.attacks.labels.label_evidence import (
     EXACT,
@@ -25,6 +25,8 @@ _WHOLE = 0.15
 _ITERATIONS = 30
 _PRESENT = 0.3
 _CLOSE, _CONFIDENT = 0.1, 0.3
+# Products that turn a row into the direction of all rows, where noise hides it.
+_POWERS = 8
 # Of simulated updates of each class: inputs in each, entries that are compared, and classes.
 _DUMMIES, _ENTRIES, _MOST_CLASSES = 16, 2**16, 128
 
@@ -32,8 +34,10 @@ _DUMMIES, _ENTRIES, _MOST_CLASSES = 16, 2**16, 128
 def count_classes(observation: Observation) -> Tensor:
     """Estimated number of examples of each class, `(K,)`, with the batch size as their sum.
 
-    A single example has the class whose bias gradient is lowest. For more, from the strongest
-    evidence to the weakest:
+    A single example has the class whose bias gradient is lowest. Without a bias, and with features
+    of both signs, it is the class whose row is opposed to all others; of two classes both are, and
+    features like those of noise decide. For more examples, from the strongest evidence to the
+    weakest:
 
     1. Prototypes, one feature vector per class, if they explain the gradient. They do while the
        network is untrained.
@@ -63,9 +67,35 @@ def count_classes(observation: Observation) -> Tensor:
         return _match_classes(observation, size, reason)
     evidence = measure_gain(observation, size).undo(held)
     if size == 1:
-        return torch.bincount(evidence.signal.argmin()[None], minlength=evidence.classes)
+        return one_hot(_read_one(evidence), evidence.classes)
     counts, explained = _fit_prototypes(evidence, size)
     return _round_counts(counts, size) if explained else _count_by_peeling(evidence, size)
+
+
+def _read_one(evidence: Evidence) -> Tensor:
+    """The class of a single example, from the rows (p_k - 1[k = y]) h^T.
+
+    Along h all rows but that of the class have one sign. So of both directions the right one leaves
+    no entry on the wrong side but one. Where rounding of weights hides that, the signal decides.
+    """
+    if evidence.oriented or evidence.classes == 2:
+        return evidence.signal.argmin()
+    largest = float(evidence.gradient.abs().max())
+    rows = evidence.gradient / largest
+    along = rows[rows.norm(dim=1).argmax()]
+    for _ in range(_POWERS):
+        along = normalize(rows.T @ (rows @ along), dim=0)
+    each = rows @ along
+    left, right = (_sum_negative(shares) for shares in (each, -each))
+    if abs(left - right) <= evidence.rounding / largest * math.sqrt(rows.numel()):
+        return evidence.signal.argmin()
+    return each.argmin() if left < right else each.argmax()
+
+
+def _sum_negative(shares: Tensor) -> float:
+    """The sum of all negative entries but the lowest, without their sign."""
+    below = (-shares).clamp_min(0)
+    return float(below.sum() - below.max())
 
 
 def _match_classes(observation: Observation, size: int, reason: NotApplicable) -> Tensor:
@@ -198,7 +228,7 @@ def _scale_by_size(
     if max(two.error, four.error) > EXACT:
         return None
     # A mean does not grow with the batch, and a sum grows in proportion.
-    power = log2(four.factor / two.factor)
+    power = math.log2(four.factor / two.factor)
     return lambda size: evidence.divide_by(two.factor * (size / 2) ** power)
 
 

@@ -60,7 +60,8 @@ class SignRule:
         dL/db_k = mean_i (p_ik - 1[y_i = k]) < 0
 
     With a bias and a single step, only classes that are present have a negative gradient. Without a
-    bias it is estimated from the gradient of the weights. Duplicates cannot be seen: a batch larger
+    bias it is estimated from the gradient of the weights, and misleads where features, as behind
+    tanh, are not those of noise. Duplicates cannot be seen: a batch larger
     than the classes found is filled by going through them again, the most negative first. Without a
     known batch size each class found is returned once.
 

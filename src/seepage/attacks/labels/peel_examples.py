@@ -85,6 +85,7 @@ def write_equations(evidence: Evidence, size: int) -> _LabelEquations:
         gradient=size * evidence.gradient @ basis.T,
         anchor=basis @ evidence.anchor,
         biased=evidence.biased,
+        oriented=evidence.oriented,
         precision=evidence.precision,
         rounding=size * evidence.rounding * len(basis) ** 0.5,
     )
