@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from seepage.core import Batch, Observation, Rng
-from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.defenses.chain import chain
-from seepage.defenses.clip import AddGaussian
-from seepage.inference.rehearsed_test import PublicPeople, RehearsedTest
+from seepage.inference.known_others import Crowd, rehearse_candidates, rehearse_public
+from seepage.inference.rehearsed_test import MADE_UP, PublicPeople, RehearsedTest
 from seepage.inference.update_statistics import stack_rounds
 from seepage.numerics.significance import (
     Rate,
@@ -110,7 +106,7 @@ def membership(
     candidates: Batch | Tensor,
     *,
     public: PublicData | None = None,
-    others: Batch | None = None,
+    others: Batch | tuple[()] | None = None,
 ) -> Membership:
     """Test whether candidates were in the batch behind an update, or behind several.
 
@@ -131,14 +127,17 @@ def membership(
         candidates: Inputs and labels that were in every batch or in none; inputs alone if labels
             are not known, which leaves the spans.
         public: Inputs of the kind that clients have; 2000 give p-values down to 0.001.
-        others: All other members, known to the adversary, as differential privacy assumes. With
-            Gaussian noise last in the client's defense, and nothing random before it, the test is
-            exact and the most powerful.
+        others: Members whom the adversary knows, as differential privacy assumes; `()` if there are
+            none. With Gaussian noise last in the client's defense, and nothing random before it,
+            the test is exact and the most powerful, if everybody else in the batch is a candidate.
+            With `public` beside it, anybody may have been in the batch.
 
     Raises:
-        InvalidValue: Candidates of another shape or domain; rounds of different models; too few
-            public inputs.
-        NotApplicable: No layer has a span to test and there are no labels.
+        InvalidValue: Candidates of another shape or domain, or among `others`; rounds of different
+            models; too few public inputs.
+        NotApplicable: No layer has a span to test and there are no labels; or `others` are given,
+            but the client does not end with Gaussian noise, or somebody in the batch is neither
+            known nor a candidate.
 
     Example:
         >>> import seepage as sp
@@ -163,7 +162,14 @@ def membership(
                 "expected one observation and candidates with labels beside `others`, got "
                 f"{len(rounds)} observations and {type(candidates).__name__}"
             )
-        return _gaussian_test(rounds[0], candidates, others)
+        known = others if isinstance(others, Batch) else None
+        if known is not None and not {*_list_bytes(known.inputs)}.isdisjoint(
+            _list_bytes(candidates.inputs)
+        ):
+            raise InvalidValue("expected candidates besides `others`, got some of them again")
+        if public is None:
+            return _exact_test(rounds[0], candidates, known)
+        return _ranked_test(rounds[0], candidates, known, public)
     if public is None:
         raise InvalidValue(
             "expected public inputs to calibrate on, got none; give public=PublicData(inputs, "
@@ -220,20 +226,27 @@ def _check_rounds(rounds: Sequence[Observation], candidates: Batch | Tensor) -> 
             seen.task.domain.check(candidates)
 
 
-def _leave_out(public: PublicData, candidates: Batch | Tensor) -> tuple[PublicData, int]:
-    """Public inputs that are no candidates, and how many were."""
+def _require_public(
+    public: PublicData, candidates: Batch | Tensor, others: Batch | None = None
+) -> tuple[PublicData, tuple[str, ...]]:
+    """Public inputs of nobody who is tested or known, and how many were left out."""
     inputs = candidates.inputs if isinstance(candidates, Batch) else candidates
-    own = {row.numpy().tobytes() for row in inputs.detach().cpu().double()}
-    keep = torch.tensor(
-        [row.numpy().tobytes() not in own for row in public.inputs.detach().cpu().double()]
-    )
-    dropped = int((~keep).sum())
-    if not dropped:
-        return public, 0
-    if not bool(keep.any()):
-        raise InvalidValue("expected public inputs besides the candidates, got none")
+    own = {*_list_bytes(inputs), *([] if others is None else _list_bytes(others.inputs))}
+    keep = torch.tensor([row not in own for row in _list_bytes(public.inputs)])
+    if int(keep.sum()) < _LEAST:
+        raise InvalidValue(
+            f"expected at least {_LEAST} public inputs that are no candidates, got "
+            f"{int(keep.sum())}"
+        )
+    if bool(keep.all()):
+        return public, ()
     labels = None if public.labels is None else public.labels[keep]
-    return replace(public, inputs=public.inputs[keep], labels=labels), dropped
+    left_out = f"{int((~keep).sum())} public inputs are candidates and were left out"
+    return replace(public, inputs=public.inputs[keep], labels=labels), (left_out,)
+
+
+def _list_bytes(inputs: Tensor) -> list[bytes]:
+    return [row.numpy().tobytes() for row in inputs.detach().cpu().double()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,17 +266,11 @@ class _RoundTests:
         cls, rounds: Sequence[Observation], candidates: Batch | Tensor, public: PublicData
     ) -> _RoundTests:
         """Rehearse every round, and score everybody."""
-        public, dropped = _leave_out(public, candidates)
-        if len(public.inputs) < _LEAST:
-            raise InvalidValue(
-                f"expected at least {_LEAST} public inputs that are no candidates, got "
-                f"{len(public.inputs)}"
-            )
+        public, left_out = _require_public(public, candidates)
         prepared = PublicPeople.of(public, rounds, labelled=not isinstance(candidates, Tensor))
         tests = [prepared.rehearse(seen, number) for number, seen in enumerate(rounds)]
         if isinstance(known := candidates, Tensor):
             known = Batch(known, torch.zeros(len(known), dtype=torch.long))
-        left_out = [f"{dropped} public inputs are candidates and were left out"] * bool(dropped)
         return cls(
             rounds,
             known,
@@ -318,71 +325,61 @@ def _power(members: Tensor, outsiders: Tensor, strangers: int) -> Rate:
     return Rate(int(found.sum()), len(found))
 
 
-def _gaussian_test(seen: Observation, candidates: Batch, others: Batch) -> Membership:
-    """Neyman and Pearson's test between two normal distributions of known means.
-
-        T = <U - E[U without x], D> / (s ||D||),   D = E[U with x] - E[U without x]
-
-    Without the candidate T is standard normal, and with it its mean is mu = ||D|| / s. The
-    likelihood ratio is exp(mu T - mu^2 / 2).
-    """
-    from scipy.special import ndtr
-
-    share, std = _part_noise(seen)
-    without = share(others)
-    rest = seen.update.flat().double() - without
-    statistics, shifts = [], []
-    for one, label in zip(candidates.inputs, candidates.labels, strict=True):
-        inputs = torch.cat([others.inputs, one[None].to(others.inputs)])
-        labels = torch.cat([others.labels, label[None].to(others.labels)])
-        shift = share(Batch(inputs, labels)) - without
-        statistics.append(float(rest @ shift / (std * shift.norm().clamp_min(1e-300))))
-        shifts.append(float(shift.norm()) / std)
-    if not torch.equal(share(others, key=1), without):
+def _exact_test(seen: Observation, candidates: Batch, others: Batch | None) -> Membership:
+    """What normal distributions tell, if everybody in the batch is known or a candidate."""
+    crowd, number = Crowd.of(seen, candidates, others), len(candidates)
+    rest = crowd.rest(seen.update.flat())
+    if not rest.is_explained():
         raise NotApplicable(
-            "the exact test needs a client whose only randomness is its last noise, but "
-            f"{seen.simulate.client} draws something before; leave `others` out"
+            "none of the candidates, nor nobody, explains what `others` leave of the update: "
+            "somebody else was in the batch; give public=PublicData(inputs, labels), of people "
+            "like them"
         )
-    found, mu = torch.tensor(statistics).double(), torch.tensor(shifts).double()
+    p_values, gaps = torch.tensor(rest.test(range(number)), dtype=torch.float64).T
+    moved = [float(crowd.shift(frozenset([one])).norm()) for one in range(number)]
     return Membership(
-        p_values=torch.from_numpy(ndtr(-found.numpy())),
-        likelihood_ratios=(mu * found - mu.square() / 2).exp(),
-        scores=found,
-        test=("exact test between two normal distributions, all other members known",),
+        p_values=p_values,
+        likelihood_ratios=gaps.exp(),
+        scores=gaps,
+        test=("exact test between normal distributions, all other members known",),
         strangers=None,
+        power=_count_found(rehearse_candidates(crowd), LEVEL),
         notes=(
-            f"the update moves by {float(mu.min()):.3g} to {float(mu.max()):.3g} deviations of "
-            "the noise with a candidate",
+            f"the update moves by {min(moved):.3g} to {max(moved):.3g} deviations of the noise "
+            "with a candidate",
         ),
     )
 
 
-class _Share(Protocol):
-    def __call__(self, batch: Batch, *, key: int = 0) -> Tensor:
-        """What the client would share of a batch without its noise, `(P,)`."""
+def _ranked_test(
+    seen: Observation, candidates: Batch, others: Batch | None, public: PublicData
+) -> Membership:
+    """The same statistic ranked among public people: anybody may have been in the batch."""
+    public, notes = _require_public(public, candidates, others)
+    if public.made_up:
+        notes = (MADE_UP, *notes)
+    people = public.draw(len(public.inputs), seen.task, rng=Rng(0).fork("membership"))
+    crowd, number = Crowd.of(seen, candidates, others, people), len(candidates)
+    first, last = number + len(people) // 4, number + len(people)
+    rest, strangers = crowd.rest(seen.update.flat()), range(first, last)
+    ranked = [rest.rank(one, strangers) for one in range(number)]
+    p_values, scores = torch.tensor(ranked, dtype=torch.float64).T
+    rehearsed = rehearse_public(crowd, range(number, first), strangers)
+    every_rank = torch.arange(1, len(strangers) + 2, dtype=torch.float64) / (len(strangers) + 1)
+    return Membership(
+        p_values=p_values,
+        likelihood_ratios=monotone_likelihood_ratios(
+            -p_values, -torch.tensor(rehearsed, dtype=torch.float64), -every_rank
+        ),
+        scores=scores,
+        test=("what a candidate adds to known members, ranked among public people",),
+        strangers=len(strangers),
+        power=_count_found(rehearsed, max(LEVEL, 1 / (1 + len(strangers)))),
+        notes=notes,
+    )
 
 
-def _part_noise(seen: Observation) -> tuple[_Share, float]:
-    """The client up to its last noise, rounding included, and the deviation of that noise."""
-    client, task = seen.simulate.client, seen.simulate.task
-    links = () if client is None else client.chain.update_defenses
-    noises = list(takewhile(lambda link: isinstance(link, AddGaussian), reversed(links)))
-    std = math.hypot(*(link.std for link in noises if isinstance(link, AddGaussian)))
-    if client is None or not std > 0:
-        raise NotApplicable(
-            "the exact test needs a client whose known defense ends with Gaussian noise; leave "
-            "`others` out, and give public inputs"
-        )
-    if client.chain.aggregation is not None:
-        raise NotApplicable(
-            "the exact test is of one client, but several are aggregated; leave `others` out"
-        )
-    before = links[: len(links) - len(noises)]
-    quiet = replace(client, defense=chain(*client.chain.input_defenses, *before))
-
-    def share(batch: Batch, *, key: int = 0) -> Tensor:
-        with precision("float32"):
-            update = quiet(task, batch, rng=Rng(0).fork("exact test", key))
-        return update.detach().flat().double()
-
-    return share, std
+def _count_found(p_values: Sequence[float], level: float) -> Rate | None:
+    if not p_values:
+        return None
+    return Rate(sum(p_value <= level for p_value in p_values), len(p_values))

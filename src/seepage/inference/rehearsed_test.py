@@ -26,6 +26,7 @@ from seepage.rehearsal.simulated_clients import simulate_client
 # Public inputs for the whitening of gradients, and rehearsed members, batches and strangers: 40
 # members who are all found show a power above 90 %.
 _WHITENING, _MEMBERS, _BATCHES, _STRANGERS = 64, 48, 40, 1600
+MADE_UP = "the public inputs are made up, so that the p-values do not hold for real people"
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +97,7 @@ class PublicPeople:
         )
         size, notes = require_batch_size(rounds[0]), []
         if public.made_up:
-            notes.append(
-                "the public inputs are made up, so that the p-values do not hold for real people"
-            )
+            notes.append(MADE_UP)
         most = max(1, len(rest) * 3 // 4)
         if size > most:
             notes.append(
