@@ -138,7 +138,7 @@ def test_a_click_on_a_heading_sorts_both_ways(page):
 
 def test_the_label_of_a_defense_filters_the_table(page):
     page.run(
-        "[...document.querySelectorAll('.strip a')].find(a => /Clip/.test(a.innerText)).click()"
+        "[...document.querySelectorAll('.strip a')].find(a => /DP-SGD/.test(a.innerText)).click()"
     )
     page.wait("document.getElementById('filter').value !== ''")
     rows = page.run(SHOWN)

@@ -265,7 +265,10 @@ def test_who_is_first_among_too_few_strangers_to_rule_out_luck_is_not_called_saf
     first = replace(place(low=14), strangers=13)
     alone = record([18.0], places=[first])
     assert attempts([alone])[0].level is Level.inconclusive
-    assert verdict([alone]).headline.startswith("Inconclusive: the person came first")
+    assert verdict([alone]).headline.startswith(
+        "Inconclusive: the person came first among strangers, but among too few to rule out luck, "
+        "which takes 19"
+    )
     second = record([18.0], places=[replace(first, rank=2)])
     assert attempts([second])[0].level is Level.not_shown
     # Of many people somebody is first by luck, and all of them could not be.
@@ -287,10 +290,22 @@ def test_without_fair_strangers_only_a_near_copy_identifies(gallery, reason):
     [near] = attempts([record([30.0], places=[place(gallery=gallery)])])
     assert near.level is Level.recognisable
     assert reason in verdict([far.record]).headline
+    needed = "takes 9 strangers of the same label, and 19 if one person alone is attacked."
+    assert verdict([far.record]).details[1].endswith(needed)
+    assert not any("near copy" in said for said in verdict([near.record]).details)
     # How rare the match is cannot be told from strangers who are not like the person.
     assert "luck matches this well" not in " ".join(verdict([near.record]).details)
     [fair] = attempts([record([30.0], places=[place()])])
     assert "luck matches this well" in " ".join(verdict([fair.record]).details)
+
+
+def test_people_with_too_few_strangers_are_counted_beside_others():
+    far = place(recognisable=False, gallery="few of the label")
+    mixed = record([12.0, 30.0, 12.0], places=[far, place(), HIDDEN])
+    assert (
+        "For 1 of 3 people only a near copy of the input counts; singling out takes 9 strangers of "
+        "the same label." in verdict([mixed]).details
+    )
 
 
 @pytest.mark.parametrize(

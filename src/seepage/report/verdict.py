@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from seepage.audit.audit_result import AuditResult
@@ -32,7 +32,8 @@ from seepage.report.unscored import (
     verdict_without_truth,
 )
 from seepage.report.words import NO_DEFENSE, Setup, count_noun, label_setups, list_words
-from seepage.scoring.identification import Identification, is_close_call
+from seepage.scoring.gallery import FEWEST
+from seepage.scoring.identification import Identification, fewest_strangers, is_close_call
 
 People = Mapping[Victim, Attempt]
 _MISLED = "the attacks also find people who are not there"
@@ -78,6 +79,7 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
         details=(
             _tell_worst(worst),
             *_tell_counting(tried),
+            *_tell_scarce(groups.values()),
             *_tell_population(bare),
             *_compare_setups(bare, labels),
             *_changes(defended, labels),
@@ -161,6 +163,7 @@ def is_unclear(people: People) -> bool:
     return any(not a.level.identified and not a.conclusive for a in people.values())
 
 
+_SCARCE = ("few of the label", "synthetic")
 # Why first place among these strangers proves too little.
 _UNFAIR: Mapping[str, str] = {
     "few of the label": "there were too few strangers of the same label to compare with",
@@ -177,7 +180,10 @@ def _excuse(people: People) -> str:
     if places and not any(place.fair for place in places):
         return _UNFAIR[places[0].gallery]
     if any(is_close_call(place, len(people)) for place in places):
-        return "the person came first among strangers, but among too few to rule out luck"
+        return (
+            "the person came first among strangers, but among too few to rule out luck, which "
+            f"takes {fewest_strangers(len(people))}"
+        )
     if any(a.record.effort.get("foreign") for a in unclear):
         return "what was simulated is not the step of the training loop"
     if not controlled:
@@ -192,6 +198,24 @@ def _excuse(people: People) -> str:
             return "more steps may still find more"
         return "the control found somebody, but was of too few people"
     return "the attacks were too weak to tell"
+
+
+def _tell_scarce(groups: Collection[People]) -> list[str]:
+    """Whom only a near copy can identify, and how many strangers it takes to single them out."""
+    everybody = {victim for people in groups for victim in people}
+    missed = {v: a for people in groups for v, a in people.items() if not a.level.identified}
+    places = [a.identification for a in missed.values() if a.identification is not None]
+    scarce = sum(place.gallery in _SCARCE for place in places)
+    alone = (
+        f", and {fewest_strangers(1)} if one person alone is attacked"
+        if len(everybody) == 1
+        else ""
+    )
+    who = f"For {scarce} of {count_noun(len(everybody), 'person', 'people')}"
+    return [
+        f"{who} only a near copy of the input counts; singling out takes {FEWEST} strangers of the "
+        f"same label{alone}."
+    ] * bool(scarce)
 
 
 def _count_levels(people: People, noun: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from torch import Tensor
 
@@ -155,6 +156,16 @@ def is_close_call(found: Identification, people: int) -> bool:
         (True, False)
     """
     return found.singled_out and compute_luck(people, people, 1 / (found.strangers + 1)) > _LUCK
+
+
+def fewest_strangers(people: int) -> int:
+    """Among how many strangers each of these people must be first, so that luck explains it not.
+
+    Example:
+        >>> fewest_strangers(1), fewest_strangers(2)
+        (19, 5)
+    """
+    return next(n for n in count(1) if compute_luck(people, people, 1 / (n + 1)) <= _LUCK)
 
 
 def explain_by_luck(found: Sequence[Identification], people: int) -> list[bool]:
