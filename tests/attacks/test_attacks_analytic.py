@@ -1,10 +1,13 @@
 """The closed form recovers real images exactly, and says when it cannot."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 import seepage as sp
+from seepage.attacks.labels import InferLabels
 from seepage.attacks.linear_systems import features
 from seepage.attacks.linear_systems.analytic_fc import _solve_layer_input
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
@@ -50,8 +53,6 @@ def dense(data, hidden, *, biased, activation=nn.ReLU, loss=sp.cross_entropy):
 
 def trained(task, data, *, steps=60):
     """The same network after a few steps on examples nobody attacks."""
-    from dataclasses import replace
-
     model = task.model.train()
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-4)
     for step in range(steps):
@@ -141,16 +142,123 @@ def test_a_layer_whose_units_are_all_asleep_gives_nothing_away(photos):
         sp.attacks.analytic_fc()(observe(asleep, person(photos, 0)), rng=sp.rng(1))
 
 
-def test_a_network_without_any_bias_is_refused_with_what_to_use(photos):
-    task = dense(sp.data.load("photos"), (32,), biased=(False, False))
+def test_without_bias_or_label_what_to_use_is_said(photos):
+    task = dense(sp.data.load("photos"), (32,), biased=(False, False), loss=nn.MSELoss())
+    batch = sp.Batch(photos.inputs[:1], torch.linspace(0, 1, 10)[None])
+    seen = observe(task, batch, labels=False)
     with pytest.raises(NotApplicable, match=r"expected a bias.*use gradient matching"):
-        sp.attacks.analytic_fc()(observe(task, person(photos, 0)), rng=sp.rng(1))
+        sp.attacks.analytic_fc()(seen, rng=sp.rng(1))
 
 
-def test_an_activation_that_cannot_be_undone_stops_the_recursion_by_name(photos):
-    task = dense(sp.data.load("photos"), (32,), biased=(False, True), activation=nn.GELU)
-    with pytest.raises(NotApplicable, match="GELU"):
-        sp.attacks.analytic_fc()(observe(task, person(photos, 0)), rng=sp.rng(1))
+class Skip(nn.Module):
+    """Adds what its layers return to what they read."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.first = nn.Linear(width, 32, bias=False)
+        self.second = nn.Linear(32, width, bias=False)
+        self.head = nn.Linear(width, 10, bias=False)
+
+    def forward(self, inputs):
+        read = inputs.flatten(1)
+        return self.head(read + self.second(torch.tanh(self.first(read))))
+
+
+def unbiased(kind, domain, *, seed):
+    """A network whose first layer has no bias, and none above tells what it reads."""
+    width = domain.shape[0] * domain.shape[1] * domain.shape[2]
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        first, last = nn.Linear(width, 32, bias=False), nn.Linear(32, 10, bias=False)
+        between = {
+            "relu": [nn.ReLU()],
+            "gelu": [nn.GELU()],
+            "biases above": [nn.GELU(), nn.Linear(32, 32), nn.SiLU()],
+            "layer norm": [nn.LayerNorm(32, eps=0.0), nn.GELU()],
+        }
+        layers = [Skip(width)] if kind == "skip" else [first, *between[kind], last]
+        return sp.Task(nn.Sequential(nn.Flatten(), *layers), sp.cross_entropy, domain)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("mnist", "gelu"), *(("cifar10", kind) for kind in ("relu", "gelu", "biases above", "skip"))],
+)
+def test_without_a_bias_the_length_of_the_input_is_found(data_root, name, kind):
+    data = sp.data.load(name)
+    for seed in range(2):
+        batch = data.batch(1, start=5 * seed)
+        seen = observe(unbiased(kind, data.domain, seed=seed), batch, labels=False)
+        guess = InferLabels(sp.attacks.analytic_fc())(seen, rng=sp.rng(1))
+        assert relative_error(guess, batch) < 1e-5
+        assert torch.equal(guess.labels, batch.labels)
+        assert guess.certificate.unique
+
+
+SHARED = {
+    "several steps": {"local": sp.FedAvg(lr=0.05, steps=4)},
+    "momentum": {"local": sp.FedAvg(lr=0.05, steps=3, momentum=0.9)},
+    "clipping": {"defense": sp.Clip(1e-3)},
+}
+
+
+@pytest.mark.parametrize("shared", SHARED)
+def test_what_scales_an_update_does_not_hide_the_length(photos, shared):
+    domain = sp.data.load("photos").domain
+    for kind in ("relu", "skip"):
+        seen = observe(unbiased(kind, domain, seed=0), person(photos, 1), **SHARED[shared])
+        guess = sp.attacks.analytic_fc()(seen, rng=sp.rng(1))
+        assert relative_error(guess, person(photos, 1)) < 1e-3
+
+
+def test_clipping_that_is_not_known_hides_the_proof_but_not_the_length(photos):
+    task = unbiased("gelu", sp.data.load("photos").domain, seed=1)
+    client = sp.Client(sp.Gradient(), sp.Clip(1e-3))
+    threat = sp.Threat(knows_labels=True, knows_defense=False)
+    seen = threat.observe(client, task, person(photos, 2), rng=sp.rng(0))
+    guess = sp.attacks.analytic_fc()(seen, rng=sp.rng(1))
+    assert relative_error(guess, person(photos, 2)) < 1e-3
+    assert guess.certificate.unique is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_length_that_a_norm_takes_away_is_not_claimed(photos, seed):
+    domain = sp.data.load("photos").domain
+    batch = person(photos, seed)
+    seen = observe(unbiased("layer norm", domain, seed=seed), batch)
+    guess = sp.attacks.analytic_fc()(seen, rng=sp.rng(1))
+    assert guess.certificate.residual < 1e-3
+    assert guess.certificate.unique is False
+    read, truth = (domain.normalise(x.inputs).flatten() for x in (guess, batch))
+    assert float(torch.cosine_similarity(read, truth, dim=0)) > 0.999
+
+
+HIDING = {
+    "noise": {"defense": sp.AddGaussian(1e-3)},
+    "pruning": {"defense": sp.Prune(0.9)},
+    "signs": {"defense": sp.Sign()},
+    "eight bits": {"defense": sp.Quantize(8)},
+}
+
+
+@pytest.mark.parametrize("hidden", HIDING)
+@pytest.mark.parametrize("kind", ["relu", "skip", "layer norm"])
+def test_behind_a_defense_no_length_is_claimed(photos, kind, hidden):
+    for seed in range(2):
+        task = unbiased(kind, sp.data.load("photos", pixels=8).domain, seed=seed)
+        batch = sp.data.load("photos", pixels=8).batch(1, start=seed)
+        guess = sp.attacks.analytic_fc()(observe(task, batch, **HIDING[hidden]), rng=sp.rng(1))
+        assert guess.certificate.unique is None
+
+
+def test_two_inputs_taken_for_one_are_not_claimed(photos):
+    for kind in ("relu", "skip"):
+        task = unbiased(kind, sp.data.load("photos", pixels=8).domain, seed=0)
+        pair = sp.data.load("photos", pixels=8).batch(2)
+        threat = sp.Threat(knows_batch_size=False)
+        seen = threat.observe(sp.Client(sp.Gradient()), task, pair, rng=sp.rng(0))
+        guess = sp.attacks.analytic_fc()(replace(seen, labels=pair.labels[:1]), rng=sp.rng(1))
+        assert guess.certificate.unique is None
 
 
 @pytest.mark.parametrize(
@@ -284,8 +392,6 @@ def test_a_convolutional_network_is_refused_with_what_to_use(photos):
 
 
 def with_update(seen, change):
-    from dataclasses import replace
-
     return replace(seen, update=change(seen.update))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from seepage.attacks.agreement import EXPLAINED
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.read_targets import fit_targets
+from seepage.attacks.linear_systems.input_length import FoundLength, find_direction, find_length
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace, Update
 from seepage.core.errors import NotApplicable, UnknownName
 from seepage.core.rng import require_key
@@ -150,9 +151,11 @@ def _features_below_bias(task: Task, update: Update, name: str) -> Tensor:
 class AnalyticFC:
     """Closed-form inversion of a network whose first layer is fully connected.
 
-    `features` solves for one input. The first layer or a fully connected layer above it needs a
-    bias. For a batch each row holds a mixture of the inputs, and the rows of the B largest bias
-    gradients are returned. The guess is clamped to the domain, in which the truth lies.
+    `features` solves for one input, if the first layer or a fully connected layer above it has a
+    bias. Without, every row of the first layer's gradient is a multiple of the input, and which one
+    a search over one number tells, as long as the network does not take the length away. For a
+    batch each row holds a mixture of the inputs, and the rows of the B largest bias gradients are
+    returned. The guess is clamped to the domain, in which the truth lies.
     """
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
@@ -163,10 +166,15 @@ class AnalyticFC:
         require_usable(observation.update, task)
         size = observation.batch_size or 1
         layer = _find_reader(task, biased=size > 1)
-        if size == 1:
-            vectors, labels = features(observation, layer=layer), observation.labels
+        labels, scale = None, None
+        if size > 1:
+            vectors = _pick_strongest_rows(observation, layer, size)
         else:
-            vectors, labels = _pick_strongest_rows(observation, layer, size), None
+            labels = observation.labels
+            try:
+                vectors = features(observation, layer=layer)
+            except NotApplicable as reason:
+                vectors, scale = _read_direction(observation, layer, reason)
         normalised = vectors.reshape(size, *task.domain.shape)
         inputs = task.domain.project(task.domain.denormalise(normalised))
         if labels is None and size == 1:
@@ -177,10 +185,26 @@ class AnalyticFC:
             sure = torch.ones_like(inputs).flatten(1)
         if labels is None:
             return Reconstruction(inputs, None, trace, confidence=sure)
-        # The layer's equations leave no other input that explains them.
+        # The layer's equations leave no other input that explains them, or one of another length.
         read = [name for name in _layer_parameters(layer) if name in observation.update.tensors]
-        certificate = certify_solved(observation, inputs, labels, read=read, alone=True)
+        alone = scale is None or scale.alone
+        certificate = certify_solved(observation, inputs, labels, read=read, alone=alone)
+        if scale is not None and scale.lost:
+            certificate = replace(certificate, unique=False)
         return Reconstruction(inputs, labels, trace, certificate, sure)
+
+
+def _read_direction(
+    observation: Observation, layer: str, reason: NotApplicable
+) -> tuple[Tensor, FoundLength]:
+    """What a layer without a bias reads: its direction by the gradient, its length by a search."""
+    weight, bias = _find_gradients(observation.update, layer)
+    labels = observation.labels
+    if bias is not None or labels is None or not bool(weight.any()):
+        raise reason
+    direction = find_direction(weight)
+    found = find_length(observation, direction, labels)
+    return found.length * direction, found
 
 
 def _agrees(observation: Observation, layer: str, vector: Tensor, inputs: Tensor) -> bool:
@@ -245,7 +269,10 @@ def _require_one_input(observation: Observation) -> None:
 
 @applies_to(require=_require_one_input, needs_labels=True)
 def analytic_fc() -> Attack:
-    """Closed-form input of a network that begins with fully connected layers, one with a bias.
+    """Closed-form input of a network that begins with a fully connected layer.
+
+    Without a bias in any fully connected layer the input's length and sign are searched for, one
+    number, by simulating the client. That needs the label.
 
     Example:
         >>> analytic_fc()
