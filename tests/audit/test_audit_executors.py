@@ -176,7 +176,7 @@ def test_ray_gives_the_same_records_and_survives_the_death_of_a_worker(place, ca
         env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 1, done.stderr
