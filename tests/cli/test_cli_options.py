@@ -96,3 +96,17 @@ def test_a_file_elsewhere_says_where_to_run_the_command(own, monkeypatch):
     monkeypatch.chdir(own / "nets")
     with pytest.raises(InvalidValue, match=r"run the command in '\.\.' and write own_small.py:Net"):
         read_network("../own_small.py:Net", None)
+
+
+@pytest.mark.parametrize(
+    ("written", "table"),
+    [
+        ("digits", {"name": "digits"}),
+        ("folder:./a=b,c", {"name": "folder:./a=b,c"}),
+        ("npz:/x/1.npz", {"name": "npz:/x/1.npz"}),
+        ("folder:2020/a:pixels=28", {"name": "folder:2020/a", "pixels": 28}),
+        ("npz:a.npz:mean=0.4,0.5,std=1", {"name": "npz:a.npz", "mean": [0.4, 0.5], "std": 1}),
+    ],
+)
+def test_a_path_of_data_may_have_any_characters_before_its_options(written, table):
+    assert read_part(written, "data") == table

@@ -124,3 +124,11 @@ def test_damaged_imagenet_labels_are_unreadable(text, monkeypatch, tmp_path):
     monkeypatch.setenv("SEEPAGE_DATA", str(tmp_path))
     with pytest.raises(UnreadableFile, match=r"labels\.json"):
         load("imagenet")
+
+
+@pytest.mark.parametrize("name", ["plain.npy", "notes.txt"])
+def test_a_file_of_another_kind_says_which_kinds_there_are(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text("")
+    with pytest.raises(InvalidValue, match=rf"expected data as \.npz, .*, got the file '{name}'"):
+        load(name)

@@ -61,6 +61,10 @@ NETWORKS = """
 
     def number():
         return 4
+
+    class Pair(nn.Bilinear):
+        def __init__(self):
+            super().__init__(4, 4, 2)
 """
 
 
@@ -204,13 +208,14 @@ def test_a_missing_factory_is_answered_with_the_nearest(user_module):
         ("needs_width", "give it arguments as zoo_user_module:needs_width:width=..."),
         ("fails", "but it raised RuntimeError: out of paper$"),
         ("number", "to return a torch.nn.Module, got int"),
+        ("Pair", r"Pair does not accept inputs of shape .*missing 1 required positional argument"),
         ("scale", "to be a function or class that builds a network, got int"),
         ("ready", "to be a function or class that builds a network, got Linear"),
     ],
 )
 def test_a_factory_that_builds_no_network_is_refused(user_module, factory, sentence):
     with pytest.raises(InvalidValue, match=sentence):
-        zoo.from_factory(f"{user_module(NETWORKS)}:{factory}", domain=TINY)
+        zoo.from_factory(f"{user_module(NETWORKS)}:{factory}", domain=TINY, classes=2)
 
 
 def test_the_arguments_of_a_users_factory_are_given_by_name(user_module):

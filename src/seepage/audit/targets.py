@@ -391,8 +391,10 @@ def _select_target(dataset: Dataset, gallery: Gallery, people: tuple[int, ...]) 
     batch = dataset.batch(size, start=first) if in_a_row else dataset.take(people)
     if len(dataset) < 2 * size:
         raise InvalidValue(
-            f"{dataset.name} has {len(dataset)} examples, too few to compare {size} people "
-            "with others; use a smaller batch_size, or add inputs of others"
+            f"expected {2 * size} people or more in {dataset.name}, got {len(dataset)}, too few to "
+            f"compare {size} {'people' if size > 1 else 'person'} with others; "
+            + "use a smaller batch_size, or " * (size > 1)
+            + "add inputs of others"
         )
     domain = dataset.domain
     return Target(

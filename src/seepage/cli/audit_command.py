@@ -76,7 +76,10 @@ def audit(
     option: NetworkOptions = None,
     data: Annotated[
         str | None,
-        typer.Option(help="Attack --model on people of this data set; see `seepage list data`."),
+        typer.Option(
+            help="Attack --model on people of this data set, e.g. folder:PATH:pixels=28; see "
+            "`seepage list data`."
+        ),
     ] = None,
     people: Annotated[
         int | None, typer.Option(min=1, help="How many people of --data to attack; 4 by default.")

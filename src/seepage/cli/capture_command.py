@@ -14,7 +14,7 @@ from seepage.audit.captured_data import CapturedData, read_capture
 from seepage.audit.spec_entries import explain_errors, read_defenses, read_model
 from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.capture.consistency import consistency
-from seepage.cli.options import read_chains, read_network, read_shape
+from seepage.cli.options import read_chains, read_network, read_part, read_shape
 from seepage.cli.report_command import print_line
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
@@ -62,7 +62,7 @@ def model_spec(request: ModelRequest, *, device: str) -> SpecSource:
     """Write down an audit of one network on one data set by `auto`."""
     batch_size = request.batch_size or 1
     people = request.people or max(_PEOPLE, batch_size)
-    data = {"name": request.data, "people": people, "batch_size": batch_size}
+    data = {**read_part(request.data, "data"), "people": people, "batch_size": batch_size}
     network = read_network(request.model, request.option)
     chains = read_chains(request.defense or ())
     scenario = _write_scenario(data, network, request, chains)

@@ -62,7 +62,7 @@ class NewSpec:
 
     def _choose_people(self, size: int) -> dict[str, Any]:
         people = -(-self.people // size) * size
-        return {"name": self.data, "people": people, "batch_size": size}
+        return {**read_part(self.data, "data"), "people": people, "batch_size": size}
 
     def text(self) -> str:
         """The spec as TOML, with a comment on each entry."""

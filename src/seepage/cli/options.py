@@ -24,6 +24,8 @@ _LARGEST = 100_000_000
 _UNSAFE = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+# Data with options; see `DATASET` of the spec.
+_OF_DATA = re.compile(r"(.+?):((?:split|pixels|mean|std|labels)=.*)")
 # What the help calls a model.
 MODEL = "a name or FILE.py:NAME, with options as in mlp:hidden=64,32"
 # How an option of a part begins.
@@ -158,7 +160,7 @@ def _read_value(key: str, written: str) -> Any:  # noqa: ANN401
 
 
 def read_part(written: str, kind: str) -> dict[str, Any]:
-    """Read an attack, defense or model with its options as the table that a spec has.
+    """Read an attack, defense, model or data set with its options as the table that a spec has.
 
     Args:
         written: As NAME or NAME:key=value,key=value.
@@ -169,9 +171,16 @@ def read_part(written: str, kind: str) -> dict[str, Any]:
         {'name': 'Prune', 'ratio': 0.9}
         >>> read_part("mine:Net:sizes=3,5,deep=True", "model")
         {'name': 'mine:Net', 'sizes': [3, 5], 'deep': True}
+        >>> read_part("folder:a=b:pixels=28", "data")
+        {'name': 'folder:a=b', 'pixels': 28}
     """
     from seepage.core.errors import InvalidValue
 
+    if kind == "data":  # paths may have any characters
+        found = _OF_DATA.fullmatch(written)
+        name, options = found.groups() if found else (written, "")
+        listed = _split(options, ",", _KEY) if found else []
+        return {"name": name, **dict(map(_read_option, listed))}
     head, given, values = written.strip().partition("=")
     name, _, key = head.rpartition(":") if given else (head, "", "")
     # A value without its key, as in Prune:0.9, is no name of a factory.

@@ -13,14 +13,15 @@ from seepage.audit.audit_result import AuditResult
 from seepage.audit.case import describe_defense
 from seepage.audit.run_spec import pick_device
 from seepage.audit.spec import Spec, build_spec
+from seepage.audit.spec_entries import read_dataset
 from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.cli.new_command import NewSpec
+from seepage.cli.options import read_part
 from seepage.cli.report_command import print_line, write
 from seepage.cli.run_audit import CASE_FAILED, DONE, AuditRequest, perform, show_plan
 from seepage.clients.client import Client
 from seepage.core import Protection, Rng
 from seepage.core.errors import Diverged, InvalidValue
-from seepage.data.load import load
 from seepage.defenses.clip import gaussian_epsilon, noise_multiplier
 from seepage.report import as_csv, attempts, audit_verdict, strongest
 from seepage.report.leak import count_identified
@@ -160,7 +161,7 @@ def _measure(
 
 def _train(sweep: Sweep, task: Any, defense: Protection, size: int) -> float | None:  # noqa: ANN401
     """The accuracy on held-out data; None if the training diverged."""
-    dataset = load(sweep.base.data)
+    dataset = read_dataset(read_part(sweep.base.data, "data"))
     order = Rng(0).fork("held out").permutation(len(dataset))
     kept = max(size, round((1 - _HELD_OUT) * len(dataset)))
     learnt, unseen = dataset.take(order[:kept]), dataset.take(order[kept:])

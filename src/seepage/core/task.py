@@ -210,7 +210,7 @@ class Task:
             outputs = functional_call(
                 self.in_mode("eval").network, dict(self.parameters), (self.domain.normalise(blank),)
             )
-        except RuntimeError as error:
+        except (RuntimeError, TypeError, IndexError) as error:
             reason = str(error).splitlines()[0]
             raise InvalidValue(
                 f"{self.name} does not accept inputs of shape {self.domain.shape}: {reason}"

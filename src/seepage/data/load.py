@@ -148,6 +148,11 @@ def _resolve(name: str) -> tuple[_DataSource, str]:
         return _adapt_source(name, import_factory(name, kind="data set")), ""
     if name and (family := _guess_family(Path(name))):
         raise InvalidValue(f"expected a data set, got a path; write {family}:{name}")
+    if name and Path(name).is_file():
+        raise InvalidValue(
+            f"expected data as .npz, .csv, .parquet or a folder of images, got the file {name!r}; "
+            "save its arrays with numpy.savez_compressed"
+        )
     raise UnknownName("data set", name, catalogue())
 
 

@@ -206,12 +206,10 @@ def _tell_scarce(groups: Collection[People]) -> list[str]:
     missed = {v: a for people in groups for v, a in people.items() if not a.level.identified}
     places = [a.identification for a in missed.values() if a.identification is not None]
     scarce = sum(place.gallery in _SCARCE for place in places)
-    alone = (
-        f", and {fewest_strangers(1)} if one person alone is attacked"
-        if len(everybody) == 1
-        else ""
-    )
-    who = f"For {scarce} of {count_noun(len(everybody), 'person', 'people')}"
+    who, alone = f"For {scarce} of {len(everybody)} people", ""
+    if len(everybody) == 1:
+        who = "For the one person attacked"
+        alone = f", and {fewest_strangers(1)} if one person alone is attacked"
     return [
         f"{who} only a near copy of the input counts; singling out takes {FEWEST} strangers of the "
         f"same label{alone}."
