@@ -12,9 +12,9 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "files": 320,
-    "lines": 64_940,
-    "public names": 1_192,
+    "files": 310,
+    "lines": 65_700,
+    "public names": 1_202,
     "single-user modules": 38,
 }
 
