@@ -261,6 +261,58 @@ def test_two_inputs_taken_for_one_are_not_claimed(photos):
         assert guess.certificate.unique is None
 
 
+class Centred(nn.Module):
+    """Takes the mean of each input away."""
+
+    def forward(self, inputs):
+        return inputs - inputs.mean((1, 2, 3), keepdim=True)
+
+
+class Turned(nn.Module):
+    """Another unit, and the channels last."""
+
+    def forward(self, inputs):
+        return (255 * inputs - 128).permute(0, 2, 3, 1)
+
+
+def behind(front, domain, *, seed):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        norm = nn.BatchNorm2d(domain.shape[0])
+        norm.running_mean.uniform_(-1, 1)
+        norm.running_var.uniform_(0.5, 2)
+        norm.weight.data.uniform_(0.5, 2)
+        first = {"batch norm": norm, "units": Turned(), "mean": Centred(), "relu": nn.ReLU()}[front]
+        width = torch.Size(domain.shape).numel()
+        layers = first, nn.Flatten(), nn.Linear(width, 32), nn.GELU(), nn.Linear(32, 10)
+        return sp.Task(nn.Sequential(*layers), sp.cross_entropy, domain)
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+@pytest.mark.parametrize("front", ["batch norm", "units"])
+def test_an_affine_map_before_the_first_layer_is_undone(data_root, name, front):
+    data = sp.data.load(name)
+    for seed in range(2):
+        batch = data.batch(1, start=seed)
+        seen = observe(behind(front, data.domain, seed=seed), batch)
+        guess = sp.attacks.analytic_fc()(seen, rng=sp.rng(1))
+        assert relative_error(guess, batch) < 1e-4
+        assert guess.certificate.unique
+
+
+def test_a_mean_that_is_taken_away_is_not_claimed_and_an_activation_is_refused(photos):
+    domain = sp.data.load("photos").domain
+    for seed in range(3):
+        seen = observe(behind("mean", domain, seed=seed), person(photos, seed))
+        guess = sp.attacks.analytic_fc()(seen, rng=sp.rng(1))
+        assert guess.certificate.unique is not True
+        assert guess.confidence is None
+    with pytest.raises(NotApplicable, match="affine map"):
+        sp.attacks.analytic_fc()(
+            observe(behind("relu", domain, seed=0), person(photos, 0)), rng=sp.rng(1)
+        )
+
+
 @pytest.mark.parametrize(
     ("model", "layer", "options"),
     [

@@ -294,8 +294,7 @@ def lanczos_smallest(jacobian: Jacobian, *, steps: int = STEPS) -> float | None:
     direction changes nothing. Otherwise it is accepted once its error is a tenth of it, and the
     error is taken off. It is not the smallest if one of the suspects' is smaller still.
 
-    A random start has a part in the eigenvector, but that is so small in high dimensions that a
-    larger eigenvalue may come first. The suspects are where networks lose a lone direction.
+    Of a lone eigenvector a random start has so little that a larger eigenvalue may come first.
 
     Args:
         jacobian: Only products with it are taken.

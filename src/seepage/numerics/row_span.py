@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 # Singular values below this share of the largest are lost in the rounding of single precision.
 _LOST = 1e-8
@@ -75,3 +76,21 @@ def share_outside(basis: Tensor, vectors: Tensor) -> Tensor:
     outside = wide - wide @ basis.T @ basis
     shares: Tensor = outside.norm(dim=-1) / wide.norm(dim=-1)
     return shares
+
+
+# Products that turn one row into the direction of all rows, where noise hides it.
+_POWERS = 8
+
+
+def main_direction(rows: Tensor) -> Tensor:
+    """The unit vector v `(n,)` of the u v^T nearest to rows `(m, n)`, up to its sign.
+
+    Example:
+        >>> main_direction(torch.tensor([[3.0, 4.0], [-6.0, -8.0]])).abs()
+        tensor([0.6000, 0.8000])
+    """
+    scaled = (rows / rows.abs().max()).double()
+    along = scaled[scaled.norm(dim=1).argmax()]
+    for _ in range(_POWERS):
+        along = normalize(scaled.T @ (scaled @ along), dim=0)
+    return along.to(rows.dtype)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import one_hot
 
 from seepage.attacks.labels.label_evidence import (
     EXACT,
@@ -20,13 +20,12 @@ from seepage.attacks.labels.label_evidence import (
 from seepage.attacks.labels.peel_examples import count_visible, peel_examples, write_equations
 from seepage.core import Observation, Rng, Update
 from seepage.core.errors import NotApplicable
+from seepage.numerics.row_span import main_direction
 
 _WHOLE = 0.15
 _ITERATIONS = 30
 _PRESENT = 0.3
 _CLOSE, _CONFIDENT = 0.1, 0.3
-# Products that turn a row into the direction of all rows, where noise hides it.
-_POWERS = 8
 # Of simulated updates of each class: inputs in each, entries that are compared, and classes.
 _DUMMIES, _ENTRIES, _MOST_CLASSES = 16, 2**16, 128
 
@@ -82,10 +81,7 @@ def _read_one(evidence: Evidence) -> Tensor:
         return evidence.signal.argmin()
     largest = float(evidence.gradient.abs().max())
     rows = evidence.gradient / largest
-    along = rows[rows.norm(dim=1).argmax()]
-    for _ in range(_POWERS):
-        along = normalize(rows.T @ (rows @ along), dim=0)
-    each = rows @ along
+    each = rows @ main_direction(rows)
     left, right = (_sum_negative(shares) for shares in (each, -each))
     if abs(left - right) <= evidence.rounding / largest * math.sqrt(rows.numel()):
         return evidence.signal.argmin()

@@ -12,10 +12,12 @@ from seepage.attacks.agreement import EXPLAINED
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.read_targets import fit_targets
-from seepage.attacks.linear_systems.input_length import FoundLength, find_direction, find_length
+from seepage.attacks.linear_systems.input_front import find_front
+from seepage.attacks.linear_systems.input_length import FoundLength, find_length
 from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace, Update
 from seepage.core.errors import NotApplicable, UnknownName
 from seepage.core.rng import require_key
+from seepage.numerics.row_span import main_direction
 from seepage.probing.first_layer import input_layer, input_readers, reads_one_vector
 from seepage.probing.layer_stack import Layer, read_stack
 from seepage.probing.usable_update import require_usable
@@ -153,9 +155,10 @@ class AnalyticFC:
 
     `features` solves for one input, if the first layer or a fully connected layer above it has a
     bias. Without, every row of the first layer's gradient is a multiple of the input, and which one
-    a search over one number tells, as long as the network does not take the length away. For a
-    batch each row holds a mixture of the inputs, and the rows of the B largest bias gradients are
-    returned. The guess is clamped to the domain, in which the truth lies.
+    a search over one number tells, as long as the network does not take the length away. An affine
+    map before the layer, such as batch normalisation in evaluation, is undone. For a batch each row
+    holds a mixture of the inputs, and the rows of the B largest bias gradients are returned. The
+    guess is clamped to the domain, in which the truth lies.
     """
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
@@ -165,7 +168,10 @@ class AnalyticFC:
         task = observation.task
         require_usable(observation.update, task)
         size = observation.batch_size or 1
-        layer = _find_reader(task, biased=size > 1)
+        layer, front = _find_reader(task, biased=size > 1), None
+        if layer is None:
+            front = find_front(task)
+            layer = front.layer
         labels, scale = None, None
         if size > 1:
             vectors = _pick_strongest_rows(observation, layer, size)
@@ -174,14 +180,17 @@ class AnalyticFC:
             try:
                 vectors = features(observation, layer=layer)
             except NotApplicable as reason:
+                if front is not None:
+                    raise
                 vectors, scale = _read_direction(observation, layer, reason)
+            vectors = vectors if front is None else front.undo(vectors)
         normalised = vectors.reshape(size, *task.domain.shape)
         inputs = task.domain.project(task.domain.denormalise(normalised))
         if labels is None and size == 1:
             labels = fit_targets(observation, inputs)
         trace = Trace(seconds=time.perf_counter() - began, device=str(vectors.device))
         sure = None
-        if size == 1 and _agrees(observation, layer, vectors, inputs):
+        if size == 1 and front is None and _agrees(observation, layer, vectors, inputs):
             sure = torch.ones_like(inputs).flatten(1)
         if labels is None:
             return Reconstruction(inputs, None, trace, confidence=sure)
@@ -202,7 +211,7 @@ def _read_direction(
     labels = observation.labels
     if bias is not None or labels is None or not bool(weight.any()):
         raise reason
-    direction = find_direction(weight)
+    direction = main_direction(weight)
     found = find_length(observation, direction, labels)
     return found.length * direction, found
 
@@ -230,15 +239,18 @@ def _agrees(observation: Observation, layer: str, vector: Tensor, inputs: Tensor
     )
 
 
-def _find_reader(task: Task, *, biased: bool) -> str:
-    """The fully connected layer that reads the input; one with a bias if there is one."""
+def _find_reader(task: Task, *, biased: bool) -> str | None:
+    """The fully connected layer that reads the input; one with a bias if there is one.
+
+    None if there is none, and one behind an affine map would do.
+    """
     layer = input_layer(task)
     if layer is None and not biased:
-        layer = next(iter(input_readers(task)), None)
+        return next(iter(input_readers(task)), None)
     if layer is None:
         raise NotApplicable(
-            f"{task.name} has no fully connected layer {'with a bias ' if biased else ''}that "
-            "reads its input, so the closed form does not apply; use gradient matching"
+            f"{task.name} has no fully connected layer with a bias that reads its input, so the "
+            "closed form does not apply; use gradient matching"
         )
     return layer
 
@@ -264,7 +276,7 @@ def _require_one_input(observation: Observation) -> None:
             f"a row of the first layer's gradient mixes all {observation.batch_size} inputs"
         )
     if not input_readers(observation.task):
-        raise NotApplicable("no fully connected layer reads the whole input")
+        find_front(observation.task)
 
 
 @applies_to(require=_require_one_input, needs_labels=True)
@@ -272,7 +284,8 @@ def analytic_fc() -> Attack:
     """Closed-form input of a network that begins with a fully connected layer.
 
     Without a bias in any fully connected layer the input's length and sign are searched for, one
-    number, by simulating the client. That needs the label.
+    number, by simulating the client. That needs the label. The layer may also read an affine map of
+    the input that keeps as many entries.
 
     Example:
         >>> analytic_fc()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from seepage.attacks.agreement import EXPLAINED, FLOAT32_ALONE
 from seepage.attacks.jacobian import exact_simulation
@@ -22,8 +21,6 @@ _SAME, _EXACT = 0.01, 1e-10
 _LOST = EXPLAINED / 4
 # A misfit from which on no length comes near.
 _FAR = 0.25
-# Products that turn one row into the direction of all rows, where noise hides it.
-_POWERS = 8
 
 
 # A misfit, a sign and the logarithm of a length.
@@ -44,20 +41,6 @@ class FoundLength:
     length: float
     alone: bool
     lost: bool = False
-
-
-def find_direction(weight: Tensor) -> Tensor:
-    """The unit vector v `(n,)` of the nearest u v^T, up to its sign.
-
-    Example:
-        >>> find_direction(torch.tensor([[3.0, 4.0], [-6.0, -8.0]])).abs()
-        tensor([0.6000, 0.8000])
-    """
-    rows = (weight / weight.abs().max()).double()
-    along = rows[rows.norm(dim=1).argmax()]
-    for _ in range(_POWERS):
-        along = normalize(rows.T @ (rows @ along), dim=0)
-    return along.to(weight.dtype)
 
 
 def find_length(observation: Observation, direction: Tensor, labels: Tensor) -> FoundLength:
@@ -115,12 +98,7 @@ def _refine(misfit: _Misfit, tried: _Tried, step: float) -> tuple[float, float]:
 
 
 def _keep_lowest(tried: list[_Tried]) -> list[_Tried]:
-    """Those of the grid that are no worse than their neighbours of the same sign.
-
-    Example:
-        >>> _keep_lowest([(3.0, 1, 0.0), (2.0, 1, 0.1), (4.0, 1, 0.2), (5.0, -1, 0.0)])
-        [(2.0, 1, 0.1), (5.0, -1, 0.0)]
-    """
+    """Those of the grid that are no worse than their neighbours of the same sign."""
     return [
         one
         for place, one in enumerate(tried)
