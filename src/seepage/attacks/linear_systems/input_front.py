@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import vjp
 
+from seepage.attacks.agreement import FLOAT32_ALONE
 from seepage.attacks.jacobian import Pullback
 from seepage.core import Rng, Task
 from seepage.core.errors import NotApplicable
 from seepage.numerics.least_squares import minimum_norm
-from seepage.probing.first_layer import list_calls
+from seepage.probing.first_layer import draw_noise, list_calls
 from seepage.probing.hooks import layer_inputs
 
 # Inputs on a line, and the largest part across it of what is affine.
@@ -94,24 +95,31 @@ class _Slopes:
 def find_front(task: Task) -> Front:
     """Find the first fully connected layer behind an affine map that keeps as many entries.
 
-    The map is affine if it takes a line of inputs to a line.
-
     Raises:
         NotApplicable: Something else comes first.
     """
-    exact = task.to(dtype=torch.float64)
-    ends = exact.move_inputs(task.domain.sample(2, rng=Rng(0).fork("line")).double())
-    shares = torch.linspace(0, 1, _POINTS).to(ends).reshape(-1, *ends[0].ndim * [1])
-    line = task.domain.normalise(ends[0] + shares * (ends[1] - ends[0]))
-    calls = list_calls(exact, nn.Linear, line)
-    layer, read = calls[0] if calls else ("", line[:0])
-    straight = False
-    if read.ndim == 2 and read.shape == (_POINTS, ends[0].numel()):
-        values = torch.linalg.svdvals(read[1:] - read[:1])
-        straight = bool(values[0] > 0) and bool((values[1:] <= _STRAIGHT * values[0]).all())
-    if not straight:
+    probe = draw_noise(task)
+    layer, read = next(iter(list_calls(task, nn.Linear, probe)), ("", probe[:0]))
+    keeps = probe.is_floating_point() and read.shape == probe.flatten(1).shape
+    if not (keeps and _is_affine(task)):
         raise NotApplicable(
             f"{task.name} has no fully connected layer that reads its input, or an affine map of "
             "it, so the closed form does not apply; use gradient matching"
         )
-    return Front(layer, exact.in_mode("eval"))
+    return Front(layer, task.to(dtype=torch.float64).in_mode("eval"))
+
+
+def _is_affine(task: Task) -> bool:
+    """Whether the first fully connected layer reads a line of inputs as a line."""
+    ends = task.domain.sample(2, rng=Rng(0).fork("line")).double()
+    shares = torch.linspace(0, 1, _POINTS).double().reshape(-1, *ends[0].ndim * [1])
+    line = task.domain.normalise(ends[0] + shares * (ends[1] - ends[0]))
+    try:
+        exact = task.to(dtype=torch.float64)
+        _, read = list_calls(exact, nn.Linear, exact.move_inputs(line))[0]
+    except FLOAT32_ALONE:
+        return False
+    if read.shape != line.flatten(1).shape:
+        return False
+    values = torch.linalg.svdvals(read[1:] - read[:1])
+    return bool(values[0] > 0) and bool((values[1:] <= _STRAIGHT * values[0]).all())
