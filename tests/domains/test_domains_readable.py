@@ -6,7 +6,7 @@ import torch
 
 import seepage as sp
 from seepage.core.errors import InvalidValue
-from seepage.domains import Categorical, Continuous, Image, Tabular, Tokens
+from seepage.domains import Categorical, Continuous, Image, Tabular, Tokens, Vector
 
 VOTERS = sp.data.load("voters")
 HAMLET = sp.data.load("hamlet")
@@ -57,6 +57,34 @@ def test_inputs_are_read_in_their_own_units():
     line = HAMLET.domain.words(HAMLET.inputs[1])
     assert " ".join(line) == "tis now struck twelve ; get thee to bed , francisco ."
     assert Tokens(2, 9).words(torch.tensor([8, -1])) == ("8", "_")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "number"),
+    [
+        (0.0, 100_000.0, "80331"),
+        (9_000.0, 98_000.0, "68707.72"),
+        (0.0, 1e9, "12.34"),
+        (-0.3, 4.3, "0"),
+        (-40.0, 45.0, "-17.25"),
+        (1e6, 2e6, "1234567"),
+        (0.0, 1.0, "0.00012345"),
+    ],
+)
+def test_a_number_of_a_table_is_printed_with_all_its_digits(low, high, number):
+    column = Continuous(name="it", low=low, high=high, mean=low, std=1.0)
+    stored = torch.tensor((float(number) - low) / (high - low), dtype=torch.float64).float()
+    assert column.words(stored) == f"it: {number}"
+
+
+@pytest.mark.parametrize("number", ["80331", "68707.72", "0.1", "-3.25", "16777216", "1e-09"])
+def test_a_number_of_a_row_is_printed_with_all_its_digits(number):
+    row = torch.tensor([float(number)])
+    assert Vector((1,), bounds=(-2e7, 2e7)).words(row) == (f"column 0: {number}",)
+
+
+def test_a_number_that_is_none_is_printed_all_the_same():
+    assert AGE.words(torch.tensor(torch.nan)) == "age: nan"
 
 
 @pytest.mark.parametrize(

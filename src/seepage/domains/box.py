@@ -136,8 +136,11 @@ class Vector(Box):
     out_of_range = "rescale the columns or give the domain wider bounds"
 
     def words(self, row: Tensor) -> tuple[str, ...]:
-        """Describe one row `(D,)`, column by column."""
-        return tuple(f"column {place}: {value:.4g}" for place, value in enumerate(row.tolist()))
+        """Describe one row `(D,)`, column by column, with every digit that float32 holds."""
+        return tuple(
+            f"column {place}: {float(str(value)):.15g}"
+            for place, value in enumerate(row.float().cpu().numpy())
+        )
 
 
 CIFAR10 = Image((3, 32, 32), mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))

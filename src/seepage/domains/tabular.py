@@ -40,20 +40,24 @@ class Continuous:
             raise InvalidValue(f"expected low < high and std > 0, got {self!r}")
 
     def words(self, entries: Tensor) -> str:
-        """The number, in its own unit, to a thousandth of the range or better.
+        """The number, in its own unit, with every digit that float32 holds of it.
 
         Example:
             >>> visits = Continuous(name="visits", low=-0.3, high=4.3, mean=2.0, std=1.4)
             >>> visits.words(torch.tensor(0.3 / 4.6))
             'visits: 0'
             >>> income = Continuous(name="income", low=9_000, high=98_000, mean=40_000, std=9_000)
-            >>> income.words(torch.tensor(0.5))
-            'income: 53500'
+            >>> income.words(torch.tensor((68_707.72 - 9_000) / 89_000))
+            'income: 68707.72'
         """
-        span = self.high - self.low
-        # float32 holds no zero between two bounds, but something like -1e-07.
-        number = round(self.low + span * float(entries), 3 - math.floor(math.log10(span)))
-        return f"{self.name}: {number + 0.0:.12g}"
+        entry, span = float(entries.float()), self.high - self.low
+        # The distance to the next number of float32, which has 29 binary digits fewer.
+        step = span * math.ulp(entry) * 2**29
+        number = self.low + span * entry
+        if math.isfinite(number):
+            # float32 holds no zero between two bounds, but something like -1e-08.
+            number = round(number, math.floor(-math.log10(step))) + 0.0
+        return f"{self.name}: {number:.15g}"
 
 
 @dataclass(frozen=True, kw_only=True)
