@@ -1,19 +1,17 @@
-"""`seepage dashboard`: many audits on one page, as a file or served to this machine."""
+"""`seepage dashboard`: many audits on one page that a browser opens."""
 
 import os
-import socket
-import threading
 from dataclasses import replace
-from http.client import HTTPConnection
-from http.server import ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import seepage
 from seepage.audit import load_audit
 from seepage.cli import app
-from seepage.cli.dashboard_command import _find_audits, _find_begin, _make_handler
-from seepage.core.errors import DataNotFound
+from seepage.cli.dashboard_command import _find_audits, _find_begin
+from seepage.core.errors import DataNotFound, InvalidValue
 
 SPEC = """
 controls = false
@@ -81,35 +79,23 @@ def test_links_are_not_followed(folder, tmp_path):
         _find_audits([tmp_path])
 
 
-@pytest.fixture
-def ask(folder):
-    """Ask a running dashboard for a page, as a browser would."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _make_handler([folder])) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-
-        def ask(path, host="127.0.0.1"):
-            with socket.create_connection(("127.0.0.1", server.server_port)):
-                connection = HTTPConnection("127.0.0.1", server.server_port)
-            connection.request("GET", path, headers={"Host": host})
-            answer = connection.getresponse()
-            body = answer.read().decode()
-            connection.close()
-            return answer.status, body
-
-        yield ask
-        server.shutdown()
-        thread.join()
+@pytest.mark.parametrize("options", [["--serve"], ["--port", "8350"], ["--serve", "--port", "0"]])
+def test_the_server_is_gone_and_one_sentence_names_the_page(folder, tmp_path, options):
+    out = tmp_path / "dashboard.html"
+    with pytest.raises(InvalidValue, match=r"removed.* open its dashboard\.html"):
+        CliRunner().invoke(
+            app, ["dashboard", str(folder), "--out", str(out), *options], catch_exceptions=False
+        )
+    assert not out.exists()
+    assert "--serve" not in CliRunner().invoke(app, ["dashboard", "--help"]).output
 
 
-def test_the_server_has_the_page_and_the_reports_it_links_to_and_nothing_else(ask):
-    status, page = ask("/")
-    assert status == 200
-    assert 'href="/1"' in page
-    assert ask("/1")[0] == 200
-    for path in ("/9", "/../spec.toml", "/audits/old/audit.sqlite", "/-1", "/%2e%2e"):
-        assert ask(path)[0] == 404
-
-
-def test_another_name_for_this_machine_is_refused(ask):
-    assert ask("/", host="evil.example")[0] == 403
+def test_no_part_of_the_package_opens_a_port():
+    package = Path(seepage.__file__).parent
+    names = ("http.server", "socketserver", "wsgiref", "import socket")
+    found = [
+        path.name
+        for path in package.rglob("*.py")
+        if any(name in path.read_text(encoding="utf-8") for name in names)
+    ]
+    assert not found

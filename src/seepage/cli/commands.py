@@ -278,19 +278,15 @@ def dashboard(
     out: Annotated[
         Path | None, typer.Option(help="Output file; else dashboard.html in the first directory.")
     ] = None,
-    serve: Annotated[
-        bool, typer.Option("--serve", help="Serve the page to this machine instead of writing it.")
-    ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of --serve; 0: any.")] = 8350,
+    serve: Annotated[bool, typer.Option("--serve", hidden=True)] = False,
+    port: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Show many audits over time on one page: which version of a model leaks more."""
-    from seepage.cli.dashboard_command import serve_dashboard, write_dashboard
+    from seepage.cli.dashboard_command import refuse_server, write_dashboard
 
-    folders = directories or [Path()]
-    if serve:
-        serve_dashboard(folders, port, make_console())
-    else:
-        write_dashboard(folders, out, make_console())
+    if serve or port is not None:
+        refuse_server()
+    write_dashboard(directories or [Path()], out, make_console())
 
 
 def verify(
