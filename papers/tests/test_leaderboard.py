@@ -3,17 +3,18 @@
 import json
 import sys
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
-from typer.main import get_command
+from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.audit import load_audit
-from seepage.cli.app import _make_command, app
+from seepage.cli import app
+from seepage.cli.audit_command import audit
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.report.leak import Level
 from seepage_papers import leaderboard as module
@@ -277,12 +278,12 @@ def test_every_line_fits_the_board_but_mixup_alone(data_root, monkeypatch):
 def test_the_command_has_the_options_of_an_audit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    command = _make_command("leaderboard", leaderboard)
-    audit = get_command(app).get_command(None, "audit")
-    theirs, ours = ({o.name: o.to_info_dict() for o in c.params} for c in (audit, command))
+    theirs, ours = (
+        signature(command, eval_str=True).parameters for command in (audit, leaderboard)
+    )
     for name in ("device", "workers", "resume", "overwrite", "dry_run", "plain", "quiet"):
         assert theirs[name] == ours[name]
     asked = ["--smoke", "--dry-run", "--only", "Sign", "--device", "cpu", "--steps", "30"]
-    result = CliRunner().invoke(command, asked)
+    result = CliRunner().invoke(app, ["leaderboard", *asked])
     assert result.exit_code == 0, result.output
     assert "Sign: " in result.output

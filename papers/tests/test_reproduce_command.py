@@ -3,19 +3,21 @@
 import json
 import re
 import sys
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from benchmarks import assemble
 from benchmarks.papers import record
 from PIL import Image
 from typer.testing import CliRunner
 
 from seepage.cli import app, main
+from seepage.cli.audit_command import audit
 from seepage.report.contact_sheet import GAP, LEFT, LINE, MARGIN
 from seepage_papers import pictures, reading
+from seepage_papers.command import reproduce as the_command
 from seepage_papers.pictures import TILE
 from seepage_papers.reading import names
 from seepage_papers.table import PAPERS
@@ -70,17 +72,15 @@ def reproduce(*arguments):
 
 
 def test_an_option_that_an_audit_has_too_is_the_same():
-    commands = typer.main.get_command(app)
-    audit, reproduce = (
-        {option.name: option.to_info_dict() for option in commands.get_command(None, name).params}
-        for name in ("audit", "reproduce")
+    theirs, ours = (
+        signature(command, eval_str=True).parameters for command in (audit, the_command)
     )
-    shared = audit.keys() & reproduce.keys() - {"help"}
+    shared = theirs.keys() & ours.keys()
     assert shared == {
         *("out", "device", "workers", "resume", "overwrite", "dry_run", "plain", "quiet")
     }
     for name in shared - {"out"}:
-        assert audit[name] == reproduce[name]
+        assert theirs[name] == ours[name]
 
 
 def test_the_command_is_in_the_help_and_can_be_asked_for_help():

@@ -7,9 +7,9 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass
+from inspect import signature
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import seepage as sp
@@ -18,7 +18,7 @@ from seepage.audit import load_audit
 from seepage.audit import spec_entries as entries
 from seepage.bounds import BOUNDS
 from seepage.bounds.risk import RISKS
-from seepage.cli import app, main
+from seepage.cli import app, audit_command, commands, main
 from seepage.cli.options import Kind
 from seepage.clients import LOCALS
 from seepage.defenses import DEFENSES
@@ -71,12 +71,11 @@ def test_the_version_is_printed():
 
 
 def test_an_option_of_several_commands_is_the_same_in_all():
-    commands = typer.main.get_command(app).commands
-    audit, inspect, vet = (
-        {option.name: option.to_info_dict() for option in commands[name].params}
-        for name in ("audit", "inspect", "vet")
+    audited, inspected, vetted = (
+        signature(command, eval_str=True).parameters["option"]
+        for command in (audit_command.audit, commands.inspect, commands.vet)
     )
-    assert audit["option"] == inspect["option"] == vet["option"]
+    assert audited == inspected == vetted
 
 
 def test_without_a_command_the_help_is_shown():

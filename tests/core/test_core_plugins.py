@@ -205,6 +205,19 @@ def test_a_package_adds_a_command(install):
     assert "greet" in CliRunner().invoke(app, ["--help"]).output
 
 
+def test_commands_of_a_package_show_their_help_where_none_is_named(install):
+    code = (
+        "import typer\ncommands = typer.Typer(no_args_is_help=True)\n"
+        "@commands.command()\ndef first(): ...\n@commands.command()\ndef second(): ...\n"
+    )
+    install("acme-parts", "[seepage.commands]\nacme = acme_parts:commands\n", code=code)
+    shown = CliRunner().invoke(app, ["acme"])
+    assert (shown.exit_code, "second" in shown.output, shown.stderr) == (2, True, "")
+    refused = CliRunner().invoke(app, ["acme", "third"])
+    assert refused.exit_code == 2
+    assert refused.stderr.split("(")[0] == "seepage: no such command 'third' "
+
+
 def test_what_is_not_named_is_not_imported(install):
     install("acme-parts")
     assert "grey" in sp.attacks.ATTACKS

@@ -16,7 +16,6 @@ from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-import click
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
@@ -35,30 +34,32 @@ BAD_USAGE, INTERRUPTED = 2, 130
 _PAPERS = "pip install seepage-papers, or in a checkout: pip install -e papers"
 _ELSEWHERE = {"leaderboard": _PAPERS, "reproduce": _PAPERS}
 _GROUP = "seepage.commands"
-# What newer parsers raise to show the help.
-_HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 class _Commands(TyperGroup):
-    """Our own commands, and those of installed packages."""
+    """Our own commands, and those of installed packages.
+
+    The parser's own classes are named nowhere: Typer took them from the package click, and newer
+    versions bring a copy.
+    """
 
     def make_context(
         self,
         info_name: str | None,
         args: list[str],
-        parent: click.Context | None = None,
+        parent: Any = None,  # noqa: ANN401
         **extra: Any,  # noqa: ANN401
-    ) -> click.Context:
+    ) -> Any:  # noqa: ANN401
         """Read what stands before the command."""
         with _refuse_usage(info_name or self.name or ""):
             return super().make_context(info_name, args, parent, **extra)
 
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
         """Read what stands behind the command, and run it."""
         with _refuse_usage(ctx.command_path, ctx):
             return super().invoke(ctx)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401
         found = entry_points(group=_GROUP)
         names = [*self.commands, *sorted(found.names)]
         is_clear = len(names) == len(self.commands) + len(found) == len(set(names))
@@ -67,7 +68,7 @@ class _Commands(TyperGroup):
         # The catalogue warns of what is wrong with a package, and leaves the command out.
         return list(self._catalogue())
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
         """Return a command; one of a package that is not installed says what to install."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
@@ -78,50 +79,64 @@ class _Commands(TyperGroup):
             return _refuse_command(cmd_name, _ELSEWHERE[cmd_name])
         return self._catalogue().get(cmd_name) if registered else None
 
-    def _catalogue(self) -> Catalogue[click.Command]:
+    def _catalogue(self) -> Catalogue[Any]:
         from seepage.core.plugins import Catalogue
 
         return Catalogue("command", _GROUP, self.commands, adapt=_make_command)
 
 
 @contextmanager
-def _refuse_usage(path: str, ctx: click.Context | None = None) -> Iterator[None]:
+def _refuse_usage(path: str, ctx: typer.Context | None = None) -> Iterator[None]:
     """Say in one sentence what cannot be read and where its help is, instead of in a box."""
     try:
         yield
-    except click.UsageError as error:
-        if isinstance(error, _HELP):
+    except Exception as error:
+        if not _is_bad_usage(error):
             raise
         # Some errors of the parser do not say in which command they are.
-        place = error.ctx.command_path if error.ctx else path
-        if error.ctx is None and ctx is not None and ctx.invoked_subcommand:
+        found = getattr(error, "ctx", None)
+        place = found.command_path if found else path
+        if found is None and ctx is not None and ctx.invoked_subcommand:
             place = f"{path} {ctx.invoked_subcommand}"
-        sentence = f"seepage: {_tell_usage(error)} (see `{place} --help`)"
-        _print_to_stderr(sentence, style="red")
+        told = _tell_usage(error)
+        # Nothing is left to say where the help was shown for want of a command.
+        if told:
+            _print_to_stderr(f"seepage: {told} (see `{place} --help`)", style="red")
         raise typer.Exit(BAD_USAGE) from None
 
 
-def _tell_usage(error: click.UsageError) -> str:
+def _is_bad_usage(error: Any) -> bool:  # noqa: ANN401
+    """Say if the parser raised this because it cannot read the command line.
+
+    Typer has no public name for the class of all such errors. Each has the exit code and a message.
+    """
+    return getattr(error, "exit_code", None) == BAD_USAGE and hasattr(error, "format_message")
+
+
+def _tell_usage(error: Any) -> str:  # noqa: ANN401
     """Say in our words what is wrong with a command line.
 
     Example:
-        >>> _tell_usage(click.UsageError("No such option '--ot'. Did you mean '--out'?"))
-        "no such option '--ot'; did you mean '--out'?"
+        >>> _tell_usage(typer.BadParameter("No such command 'adit'. Did you mean 'audit'?"))
+        "invalid value: No such command 'adit'; did you mean 'audit'?"
     """
-    if isinstance(error, click.BadParameter) and error.param is not None:
+    if isinstance(error, typer.BadParameter) and error.param is not None:
         # Typer's name of an argument lists all that it can be.
-        option = isinstance(error.param, click.Option)
-        name = error.param.opts[0] if option else (error.param.name or "").upper()
-        if isinstance(error, click.MissingParameter):
+        name = str(error.param.opts[0])
+        name = name if name.startswith("-") else (error.param.name or "").upper()
+        if not error.message:  # it is missing
             return f"expected {name}, got nothing"
-        return f"{name}: {error.message.rstrip('.')}"
-    # Newer parsers suggest a name themselves, and Typer does so again.
-    said, *near = re.split(r"\.? \(?Did you mean ", error.format_message())
+        return f"{name}: {error.message[:1].lower()}{error.message[1:].rstrip('.')}"
+    if hasattr(error, "option_name") and hasattr(error, "possibilities"):
+        near = " or ".join(map(repr, error.possibilities or ()))
+        return f"no such option {error.option_name!r}" + (near and f"; did you mean {near}?")
+    # Typer suggests commands in the message itself.
+    said, *suggested = re.split(r"\.? \(?Did you mean ", error.format_message())
     said = said[:1].lower() + said[1:].rstrip(".")
-    return f"{said}; did you mean {near[0].rstrip(').')}" if near else said
+    return f"{said}; did you mean {suggested[0].rstrip(').')}" if suggested else said
 
 
-def _load_command(entry: EntryPoint) -> click.Command | None:
+def _load_command(entry: EntryPoint) -> Any:  # noqa: ANN401
     """Import a command of another package; None if that fails."""
     try:
         return _make_command(entry.name, entry.load())
@@ -129,7 +144,7 @@ def _load_command(entry: EntryPoint) -> click.Command | None:
         return None
 
 
-def _make_command(name: str, found: Any) -> click.Command:  # noqa: ANN401
+def _make_command(name: str, found: Any) -> Any:  # noqa: ANN401
     """Make a command of a function with Typer's annotations, or of a Typer application."""
     if isinstance(found, typer.Typer):
         return get_command(found)
@@ -140,7 +155,7 @@ def _make_command(name: str, found: Any) -> click.Command:  # noqa: ANN401
     return _make_single(name, found)
 
 
-def _refuse_command(name: str, install: str) -> click.Command:
+def _refuse_command(name: str, install: str) -> Any:  # noqa: ANN401
     """Make a command that takes anything and says which package to install."""
 
     def refuse(_context: typer.Context) -> None:
@@ -152,7 +167,7 @@ def _refuse_command(name: str, install: str) -> click.Command:
     return _make_single(name, refuse, context_settings=anything, add_help_option=False)
 
 
-def _make_single(name: str, function: Callable[..., object], **settings: Any) -> click.Command:  # noqa: ANN401
+def _make_single(name: str, function: Callable[..., object], **settings: Any) -> Any:  # noqa: ANN401
     holder = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     holder.command(name, rich_help_panel="From other packages", **settings)(function)
     return get_command(holder)
@@ -162,7 +177,7 @@ app = typer.Typer(
     name="seepage",
     cls=_Commands,
     epilog="Start with `seepage audit --out demo`: it runs a bundled example in minutes.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -176,12 +191,16 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Measures what a shared gradient gives away."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(BAD_USAGE)
 
 
 _AUDITS, _RESULTS, _MODELS, _CATALOGUE = "Audit", "Results", "Before training", "Help"
