@@ -45,7 +45,7 @@ BAD = {
         "models: expected a number, got nan",
     ),
     "a number of more than 64 bits": (
-        spec(head="seeds = [9223372036854775808]"),
+        spec(data='{ name = "photos", sample_seed = 9223372036854775808 }'),
         "expected whole numbers of 64 bits, got 9223372036854775808",
     ),
     "a mean in words": (
@@ -255,6 +255,14 @@ BAD = {
     "empty scenario": ("[[scenario]]", "scenario 1: data: expected data as one or more tables"),
     "nothing": ("", "expected scenario as one or more [[scenario]]"),
     "empty seeds": (spec(head="seeds = []"), "expected seeds as a list of whole numbers, got []"),
+    "a seed too large": (
+        spec(head="seeds = [0, 9223372036854775808]"),
+        "expected a seed between -2**63 and 2**63",
+    ),
+    "a network's seed too large": (
+        spec(models='{ name = "mlp", seed = 9223372036854775808 }'),
+        "models: expected a seed between -2**63 and 2**63",
+    ),
     "seeds that are words": (spec(head='seeds = ["one"]'), "expected seeds as a list of whole"),
     "labels beyond the classes": (
         spec(data='{ name = "photos", people = [3] }', models='{ name = "mlp", classes = 3 }'),

@@ -473,6 +473,8 @@ def test_what_cannot_be_audited_is_said_in_one_sentence(model, loss, batch, erro
         ({"threat": "strongest"}, "expected a threat such as"),
         ({"steps": "5"}, r"whole steps >= 1, got 600.0 and '5'"),
         ({"steps": 2.5}, "whole steps >= 1, got 600.0 and 2.5"),
+        ({"seed": 2**63}, r"expected a seed between -2\*\*63 and 2\*\*63, got a larger one"),
+        ({"seed": True}, "expected seed to be a whole number, got True"),
         ({"seconds": "5"}, r"expected seconds > 0 .*, got '5'"),
         ({"optimizer": "sgd"}, "expected an optimizer of torch, or none, got 'sgd'"),
         ({"loss": nn.CrossEntropyLoss}, "expected a loss to call .*, got <class"),
@@ -515,6 +517,43 @@ def test_a_network_that_leads_no_search_gets_words_instead_of_a_score():
     assert result.worst is None
     assert "does not change with the inputs" in result.refused["inverting_gradients"]
     assert str(result).startswith("No attack applies to this step, for the reasons below.")
+
+
+def test_a_search_without_a_gradient_to_follow_does_not_apply_and_has_not_failed():
+    step = Severed(4, 3), nn.CrossEntropyLoss(), (torch.rand(2, 4), torch.tensor([0, 2]))
+    result = sp.audit_step(*step, attacks=[sp.attacks.inverting_gradients(steps=2)], **CHEAP)
+    assert "no gradient to follow" in result.refused["inverting_gradients"]
+    assert not result.records
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An attack with a mistake in it."""
+
+    def __call__(self, observation, *, rng):
+        raise RuntimeError("the mistake")
+
+
+def test_an_attack_that_breaks_is_told_apart_from_one_that_does_not_apply(tmp_path):
+    step = nn.Linear(4, 3), nn.CrossEntropyLoss(), (torch.rand(1, 4), torch.tensor([2]))
+    alone = sp.audit_step(*step, attacks=[Broken()], others=torch.rand(40, 4), **CHEAP)
+    assert [record.status for record in alone.records] == ["failed"]
+    assert "Broken" not in alone.refused
+    assert not alone.controls
+    assert str(alone).startswith("Every case failed: RuntimeError: the mistake.")
+    assert alone.worst is None
+    both = sp.audit_step(*step, attacks=[Broken(), "analytic_fc"], **CHEAP)
+    assert both.recognisable
+    assert "tried: Broken: RuntimeError: the mistake" in str(both)
+    assert "RuntimeError: the mistake" in both.report(tmp_path / "page").read_text()
+
+
+@pytest.mark.parametrize("seed", [-3, 2**63 - 1, np.int64(7)])
+def test_any_seed_that_tables_can_hold_is_recorded_as_it_is(seed):
+    step = nn.Linear(4, 3), nn.CrossEntropyLoss(), (torch.rand(1, 4), torch.tensor([2]))
+    found = sp.audit_step(*step, attacks=["analytic_fc"], seed=seed, **CHEAP)
+    assert [record.seed for record in found.records] == [seed]
+    assert type(found.records[0].seed) is int
 
 
 def test_inside_no_grad_the_audit_is_the_same(photo):

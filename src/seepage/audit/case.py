@@ -20,6 +20,7 @@ from seepage.core import ActiveAttack, Attack, Batch, Metric, Observation, Rng, 
 from seepage.core.construct import Component
 from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import InvalidValue
+from seepage.core.rng import require_seed
 from seepage.rehearsal.public_data import Searches
 from seepage.threats.threat import Threat
 
@@ -181,6 +182,7 @@ class Case(_GridCell):
     others: tuple[Target, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", require_seed(self.seed))
         require_permission(self.attack_name, self.attack, self.threat)
 
     @cached_property
@@ -274,6 +276,7 @@ class BoundCase(_GridCell):
     seed: int
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", require_seed(self.seed))
         self.target.require_batch()
 
     def _identify(self) -> Identity:

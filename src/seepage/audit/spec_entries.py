@@ -27,6 +27,7 @@ from seepage.core.construct import Component, construct, write_call
 from seepage.core.errors import InvalidValue, UnknownName, error_path
 from seepage.core.loss import LOSSES
 from seepage.core.plugins import add_article, find_part, is_path
+from seepage.core.rng import require_seed
 from seepage.data.dataset import Dataset
 from seepage.data.load import load
 from seepage.defenses import DEFENSES, chain
@@ -249,7 +250,8 @@ def read_seeds(values: object) -> tuple[int, ...]:
     if not isinstance(values, list) or not values or not all(type(v) is int for v in values):
         with error_path("seeds"):
             raise InvalidValue(f"expected seeds as a list of whole numbers, got {values!r}")
-    return tuple(values)
+    with error_path("seeds"):
+        return tuple(map(require_seed, values))
 
 
 _WRAPPERS: Mapping[str, Callable[[Attack], Attack]] = {

@@ -10,11 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
 
 from seepage.core.errors import InvalidValue
+
+# Tables and generators hold no larger numbers.
+_LARGEST = 2**63
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -99,6 +103,23 @@ class Rng:
 def rng(seed: int) -> Rng:
     """Return the root key of a seed."""
     return Rng(seed)
+
+
+def require_seed(seed: object) -> int:
+    """Return a seed that records and the generators of torch hold, or raise `InvalidValue`.
+
+    Example:
+        >>> require_seed(-3)
+        -3
+        >>> require_seed(2**63)
+        Traceback (most recent call last):
+        seepage.core.errors.InvalidValue: expected a seed between -2**63 and 2**63, got a larger one
+    """
+    if not isinstance(seed, Integral) or isinstance(seed, bool):
+        raise InvalidValue(f"expected seed to be a whole number, got {seed!r}")
+    if abs(int(seed)) >= _LARGEST:
+        raise InvalidValue("expected a seed between -2**63 and 2**63, got a larger one")
+    return int(seed)
 
 
 def require_key(*keys: object) -> None:

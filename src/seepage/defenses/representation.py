@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from seepage.core import PreparedBatch, Rng, Task
 from seepage.core.errors import InvalidValue
 from seepage.core.protocols import Stage
+from seepage.core.rng import require_seed
 from seepage.defenses.chain import OnInputs
 from seepage.probing.heads import head_of, representation
 
@@ -142,6 +143,7 @@ class Precode(OnInputs):
     def __post_init__(self) -> None:
         if self.code < 1:
             raise InvalidValue(f"expected a code of length >= 1, got {self.code!r}")
+        require_seed(self.seed)
 
     def broadcast(self, task: Task) -> Task:
         """Insert the bottleneck, without noise."""

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from seepage.core import Domain, Observation, Statistics, Task, Update
 from seepage.core.device import is_recurrent
+from seepage.core.errors import NotApplicable
 
 if TYPE_CHECKING:
     from seepage.search.generator import Generated
@@ -234,6 +235,10 @@ class Objective:
         """Values `(R,)` and gradients `(R, D)`."""
         leaves = points.detach().requires_grad_()
         values = self.values(leaves, step)
+        if not values.requires_grad:
+            raise NotApplicable(
+                "the update does not change with the inputs, so a search has no gradient to follow"
+            )
         (gradients,) = torch.autograd.grad(values.sum(), leaves)
         return values.detach(), gradients
 

@@ -17,6 +17,7 @@ from seepage.core import Attack, Batch, Domain, Observation, Protection, Rng, Ta
 from seepage.core.batch import class_numbers
 from seepage.core.device import upcast
 from seepage.core.errors import InvalidValue, NotApplicable, explain_errors
+from seepage.core.rng import require_seed
 from seepage.core.task import trains_by_batch, unwrap
 from seepage.defenses import chain
 from seepage.probing.hooks import evaluating
@@ -150,7 +151,7 @@ def audit_step(
             all steps, or for a control of three people, nobody is said to be safe.
         steps: Number of all steps of `auto`, instead of that of the effort; or the steps of each
             search that `attacks` names.
-        seed: Seed of all randomness.
+        seed: Of all randomness, between -2**63 and 2**63.
 
     Example:
         >>> import torch
@@ -166,7 +167,8 @@ def audit_step(
         InvalidValue: Network, loss and batch do not fit together.
     """
     domain = read_range(domain)
-    _check_options(optimizer, others, public, attacks, threat, seconds, steps, seed)
+    _check_options(optimizer, others, public, attacks, threat, seconds, steps)
+    seed = require_seed(seed)
     labels_of_others = others.labels if isinstance(others, PublicData) else None
     others = others.inputs if isinstance(others, PublicData) else others
     own, wrapped = copy_model(model), model
@@ -266,7 +268,6 @@ def _check_options(
     threat: object,
     seconds: object,
     steps: object,
-    seed: object,
 ) -> None:
     """Raise `InvalidValue` if an option of `audit_step` is of the wrong kind."""
     limited = steps is None or (isinstance(steps, int) and steps >= 1)
@@ -284,8 +285,6 @@ def _check_options(
             )
     if attacks is not None and not attacks:
         raise InvalidValue("expected at least one attack, or None for auto, got none")
-    if not isinstance(seed, int):
-        raise InvalidValue(f"expected seed to be a whole number, got {seed!r}")
     if threat is not None and not isinstance(threat, Threat):
         raise InvalidValue(f"expected a threat such as Threat(knows_labels=True), got {threat!r}")
 

@@ -207,11 +207,12 @@ def run_attacks(
             outcome = run_case(attempt)
             for number, batch in enumerate(canaries):
                 late = time.monotonic() - started > seconds
-                if _proven(outcome.record) or (number and (late or not _clears(outcome, tried))):
+                ended = _proven(outcome.record) or outcome.record.error is not None
+                if ended or (number and (late or not _clears(outcome, tried))):
                     break
                 tried += _run_control(attempt, batch)
             controls += tried
-        if outcome.record.error is not None:
+        if outcome.record.error is not None and not outcome.record.applicable:
             refused[one.name.name] = outcome.record.error
             continue
         race = outcome.record.race

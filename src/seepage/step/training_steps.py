@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from seepage.capture import Capture, Setting, save
 from seepage.core import Attack, Domain, Protection
 from seepage.core.errors import summarise_error
+from seepage.core.rng import require_seed
 from seepage.core.task import trains_by_batch, unwrap
 from seepage.rehearsal import PublicData
 from seepage.rehearsal.effort_plan import EffortName
@@ -84,6 +85,7 @@ class AuditSteps:
 
     def __post_init__(self) -> None:
         """Find out now that nothing could be written, or that all of it was."""
+        require_seed(self.seed)
         object.__setattr__(self, "folder", _make_folder(self.folder))
         done = [number for number in self.at if self.path(number).exists()]
         if done:

@@ -12,6 +12,7 @@ from torch import nn
 
 from seepage.core import Domain, Task, cross_entropy
 from seepage.core.errors import InvalidValue, UnknownName
+from seepage.core.rng import require_seed
 
 # The least value of an integer option; 1 for those not named here.
 _LEAST = {"seed": 0, "head_seed": 0, "padding": 0, "trained": 0, "lora": 0}
@@ -87,7 +88,7 @@ def seed_torch(seed: int) -> Iterator[None]:
         >>> torch.equal(first, second)
         True
     """
-    require_int("seed", seed, at_least=0)
+    require_int("seed", require_seed(seed), at_least=0)
     # On the CPU, so that a seed gives the same weights whatever the caller's default device is.
     # Only the CPU generator is seeded: torch.manual_seed would also reseed the caller's GPUs.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
