@@ -169,8 +169,13 @@ def sweep(
     attack: Attacks = None,
     knows_labels: KnowsLabels = False,
     train_steps: Annotated[
-        int, typer.Option(min=0, help="Steps of training for the accuracy; 0 trains nothing.")
-    ] = 300,
+        int | None,
+        typer.Option(
+            min=0,
+            help="Steps of training for the accuracy, by default 20 passes (300 to 1000 steps); 0 "
+            "trains nothing.",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Output directory.")] = Path("seepage-sweep"),
     device: DeviceOption = Device.auto,
     workers: Workers = None,

@@ -20,14 +20,20 @@ from seepage.cli.options import read_part
 from seepage.cli.report_command import print_line, write
 from seepage.cli.run_audit import CASE_FAILED, DONE, AuditRequest, perform, show_plan
 from seepage.clients.client import Client
-from seepage.core import Protection, Rng
+from seepage.core import Protection, Rng, Task
 from seepage.core.errors import Diverged, InvalidValue
-from seepage.defenses.clip import gaussian_epsilon, noise_multiplier
+from seepage.defenses.clip import dp_sgd, gaussian_epsilon, noise_multiplier
 from seepage.report import as_csv, attempts, audit_verdict, strongest
 from seepage.report.leak import count_identified
 from seepage.report.leak_table import start_table
-from seepage.report.page.sweep_page import SweepPoint, sweep_page, sweep_rows, tabulate_sweep
-from seepage.utility import Training, train
+from seepage.report.page.sweep_page import (
+    SweepPoint,
+    sweep_page,
+    sweep_rows,
+    tabulate_sweep,
+    tell_training,
+)
+from seepage.utility import Training, Utility, train
 
 KNOBS = ("noise", "epsilon", "prune", "batch_size")
 # Of one update; what epsilon is stated for.
@@ -38,12 +44,12 @@ _HELD_OUT = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """What is swept, over what, and how it is trained."""
+    """What is swept, over what, and for how many steps it is trained: None for the usual ones."""
 
     knob: str
     values: tuple[float, ...]
     base: NewSpec
-    train_steps: int
+    train_steps: int | None
     clip: float = 1.0
 
     def text(self) -> str:
@@ -117,6 +123,9 @@ def run_sweep(sweep: Sweep, request: AuditRequest, console: Console) -> int:
     points = [_measure(sweep, spec, found, number, console) for number in range(len(sweep.values))]
     knob = sweep.knob.replace("_", " ")
     _print_points(knob, points, console)
+    said = tell_training(points)
+    if said:
+        print_line(console, said)
     judged = audit_verdict(found)
     page = sweep_page(found.title, knob, points, judged)
     write(found.path / "sweep.html", page)
@@ -142,10 +151,10 @@ def _measure(
     shares = bool(people) and all(attempt.is_share for attempt in people.values())
     scores = [a.measured if shares else a.psnr for a in people.values()]
     sigma = noise_multiplier(defense)
-    accuracy = None
-    if sweep.train_steps:
+    trained, wanted = None, sweep.train_steps != 0
+    if wanted:
         print_line(console, f"training with {sweep.knob} {sweep.values[number]:g}", style="dim")
-        accuracy = _train(sweep, audit.tasks[0], defense, size)
+        trained = _train(sweep, audit.tasks[0], defense, size if by_size else None)
     return SweepPoint(
         value=sweep.values[number],
         people=len(people),
@@ -154,25 +163,31 @@ def _measure(
         worst=max(scores, default=None),
         median=median(scores) if scores else None,
         unit="%" if shares else "dB",
-        accuracy=accuracy,
+        accuracy=trained.accuracy[-1] if trained else None,
+        held_out=trained.held_out if trained else None,
+        chance=trained.chance if trained else None,
+        luck=trained.luck if trained else 1.0 if wanted else None,
         epsilon=gaussian_epsilon(noise_multiplier=sigma, delta=DELTA) if sigma else None,
     )
 
 
-def _train(sweep: Sweep, task: Any, defense: Protection, size: int) -> float | None:  # noqa: ANN401
-    """The accuracy on held-out data; None if the training diverged."""
+def _train(sweep: Sweep, task: Task, defense: Protection, size: int | None) -> Utility | None:
+    """Train in batches of their own size, unless that is swept; None if the training diverged."""
     dataset = read_dataset(read_part(sweep.base.data, "data"))
     order = Rng(0).fork("held out").permutation(len(dataset))
-    kept = max(size, round((1 - _HELD_OUT) * len(dataset)))
+    kept = max(size or 1, round((1 - _HELD_OUT) * len(dataset)))
     learnt, unseen = dataset.take(order[:kept]), dataset.take(order[kept:])
     if not len(unseen):
         raise InvalidValue(f"{dataset.name} has too few people to train on; use --train-steps 0")
-    plan = Training(steps=sweep.train_steps, batch_size=size, lr=0.05)
+    plan = Training.usual(len(learnt), batch_size=size, steps=sweep.train_steps)
+    if (sigma := noise_multiplier(defense)) is not None:
+        # The noise multiplier and so the epsilon of one update are the same for any batch size.
+        options = {"max_norm": sweep.clip, "noise_multiplier": sigma}
+        defense = dp_sgd(**options, batch_size=plan.batch_size)
     try:
-        trained = train(task, learnt, held_out=unseen, plan=plan, defense=defense, rng=Rng(0))
+        return train(task, learnt, held_out=unseen, plan=plan, defense=defense, rng=Rng(0))
     except Diverged:
         return None
-    return trained.accuracy[-1]
 
 
 def _print_points(knob: str, points: Sequence[SweepPoint], console: Console) -> None:

@@ -74,6 +74,9 @@ class Utility:
         accuracy: Share of held-out examples classified correctly, at every evaluation.
         loss: Mean loss on held-out data, at every evaluation.
         evaluated: Number of steps before each evaluation.
+        held_out: Number of held-out examples.
+        chance: Share of the most frequent class among them: the most that a network which gives
+            one answer to all has right.
         training_loss: Final mean loss on the training data, as 001 reports it.
         epsilon: Epsilon of DP-SGD for the whole training; None if no account covers it.
         overhead: Time of a step over the time without the defense, measured in this run.
@@ -86,12 +89,22 @@ class Utility:
     accuracy: tuple[float, ...]
     loss: tuple[float, ...]
     evaluated: tuple[int, ...]
+    held_out: int
+    chance: float
     training_loss: float
     epsilon: float | None
     overhead: float
     seconds: float
     device: str
     task: Task = field(repr=False)
+
+    @property
+    def luck(self) -> float:
+        """Probability that chance alone has as many held-out examples right at the end."""
+        from scipy.stats import binom
+
+        right = round(self.accuracy[-1] * self.held_out)
+        return float(binom.sf(right - 1, self.held_out, self.chance))
 
     def plain(self) -> dict[str, Any]:
         """Return all but the network as JSON data; numbers that are not finite become None."""

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -116,6 +117,8 @@ def train(
         accuracy=tuple(quality.accuracy for _, quality in curve),
         loss=tuple(quality.loss for _, quality in curve),
         evaluated=tuple(step for step, _ in curve),
+        held_out=len(held_out),
+        chance=_find_chance(held_out.labels),
         training_loss=training_loss,
         epsilon=promised,
         overhead=overhead,
@@ -123,6 +126,12 @@ def train(
         device=str(task.reference.device),
         task=run.model.copy_task(),
     )
+
+
+def _find_chance(labels: Tensor) -> float:
+    """The share of the most frequent class: the most that one answer to all has right."""
+    classes = labels if labels.ndim == 1 else labels.argmax(1)
+    return max(Counter(classes.tolist()).values()) / len(classes)
 
 
 class _TrainedModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -13,9 +14,14 @@ from torch import Tensor
 from seepage.clients.gradient import Gradient
 from seepage.core import LocalComputation, Rng
 from seepage.core.errors import InvalidValue, require_at_least, require_positive, require_within
-from seepage.numerics.schedules import Constant, Schedule
+from seepage.numerics.schedules import Constant, OneCycle, Schedule
 
 Sampling = Literal["shuffled", "poisson"]
+# The usual training takes so many passes over the data, and steps within these limits.
+_PASSES, _STEPS = 20, (300, 1000)
+# Its batches are so large, within these limits, for so many examples each; the learning rate is
+# for the smallest of them.
+_BATCH, _EXAMPLES_EACH, _RATE = (16, 64), 50, 0.05
 # A split that leaves a client without any example is drawn again, this many times at most.
 TRIALS = 100
 
@@ -121,6 +127,41 @@ class Training:
         _require_descent(self)
         if self.sampling not in ("shuffled", "poisson"):
             raise InvalidValue(f"expected sampling 'shuffled' or 'poisson', got {self.sampling!r}")
+
+    @classmethod
+    def usual(
+        cls, examples: int, *, batch_size: int | None = None, steps: int | None = None
+    ) -> Training:
+        """The training to choose where nothing is known but the number of examples.
+
+        It takes 20 passes over the data, but 300 to 1000 steps, in batches of 16 to 64. The
+        learning rate rises to 0.05 and falls to zero, which suits networks of all kinds.
+
+        Args:
+            examples: How many there are.
+            batch_size: Examples per step instead. As many examples are seen then, and small batches
+                get a smaller learning rate.
+            steps: Steps instead, as many as there are with the usual batch size.
+
+        Example:
+            >>> plan = Training.usual(80)
+            >>> plan.steps, plan.batch_size, plan.lr
+            (300, 16, 0.05)
+            >>> plan = Training.usual(80, batch_size=4)
+            >>> plan.steps, plan.batch_size, plan.lr
+            (1200, 4, 0.0125)
+        """
+        least, most = _BATCH
+        own = min(max(1, examples), max(least, min(most, examples // _EXAMPLES_EACH)))
+        if steps is None:
+            steps = max(_STEPS[0], min(_STEPS[1], _PASSES * examples // own))
+        size = own if batch_size is None else batch_size
+        return cls(
+            steps=math.ceil(steps * own / size),
+            batch_size=size,
+            lr=_RATE * min(1.0, size / least),
+            schedule=OneCycle(),
+        )
 
     def count_steps(self, examples: int) -> int:
         """Count the updates on this many examples."""

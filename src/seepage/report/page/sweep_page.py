@@ -12,6 +12,9 @@ from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart
 from seepage.report.page.opening import opening
 from seepage.report.words import decibels
 
+# Probability with which a network that learned nothing may seem better than chance.
+_LUCK = 0.05
+
 
 @dataclass(frozen=True)
 class SweepPoint:
@@ -24,7 +27,12 @@ class SweepPoint:
         conclusive: Whether the attacks would have found everybody who was not.
         worst: The best of any attack on anybody; None without a score.
         median: The median over people; None without a score.
-        accuracy: Of the network trained so, on held-out data; None if it was not trained.
+        accuracy: Of the network trained so, on held-out data; None if it was not trained, or if
+            the training diverged.
+        held_out: Number of held-out inputs.
+        chance: Share of the most frequent class among these.
+        luck: Probability that chance alone has as many right; 1 if the training diverged, None
+            if there was none.
         epsilon: Of one update, if the defense is DP-SGD.
         unit: Of worst and median: "dB" of PSNR, or "%" of the columns or words.
     """
@@ -36,8 +44,20 @@ class SweepPoint:
     worst: float | None
     median: float | None
     accuracy: float | None = None
+    held_out: int | None = None
+    chance: float | None = None
+    luck: float | None = None
     epsilon: float | None = None
     unit: str = "dB"
+
+    @property
+    def percent_right(self) -> str:
+        """The accuracy, and whether it is no better than chance."""
+        if self.luck is None:
+            return "-"
+        if self.accuracy is None:
+            return "diverged"
+        return f"{100 * self.accuracy:.0f} %" + " (chance)" * (self.luck > _LUCK)
 
     @property
     def leak(self) -> str:
@@ -60,15 +80,36 @@ def tabulate_sweep(knob: str, points: Sequence[SweepPoint]) -> tuple[list[str], 
         "identified": [point.leak for point in points],
         "worst-off": [_write_score(point.worst, point.unit) for point in points],
         "median": [_write_score(point.median, point.unit) for point in points],
-        "accuracy": [
-            "-" if point.accuracy is None else f"{100 * point.accuracy:.0f} %" for point in points
-        ],
+        "accuracy": [point.percent_right if _has_learned(points) else "-" for point in points],
         "epsilon of one update": [
             "-" if point.epsilon is None else f"{point.epsilon:.3g}" for point in points
         ],
     }
     titles = [title for title, cells in columns.items() if set(cells) != {"-"}]
     return titles, [list(row) for row in zip(*(columns[title] for title in titles), strict=True)]
+
+
+def _has_learned(points: Sequence[SweepPoint]) -> bool:
+    """Whether some network is better than chance, corrected for their number."""
+    lucks = [point.luck for point in points if point.luck is not None]
+    return bool(lucks) and min(lucks) * len(lucks) <= _LUCK
+
+
+def tell_training(points: Sequence[SweepPoint]) -> str:
+    """What the accuracies are worth, in a sentence; empty if nothing was trained."""
+    if all(point.luck is None for point in points):
+        return ""
+    best = max(points, key=lambda point: -1.0 if point.accuracy is None else point.accuracy)
+    if best.accuracy is None or best.chance is None:
+        return "No network learned anything: every training diverged, so no accuracy is drawn."
+    chance = f"the most frequent class alone has {100 * best.chance:.0f} %"
+    if _has_learned(points):
+        return f"Accuracy is the share of {best.held_out} held-out inputs that are right; {chance}."
+    return (
+        f"No network learned anything: the best has {100 * best.accuracy:.0f} % of {best.held_out} "
+        f"held-out inputs right and {chance}, so no accuracy is drawn; train longer "
+        "(--train-steps), on more data or with a weaker defense."
+    )
 
 
 def _write_score(value: float | None, unit: str) -> str:
@@ -89,6 +130,7 @@ def sweep_page(title: str, knob: str, points: Sequence[SweepPoint], judged: Verd
         "zero says that these attacks found nobody; the table says if they were strong enough to "
         "tell."
     )
+    lead = " ".join(filter(None, (lead, tell_training(points))))
     section = Section(
         "sweep",
         f"Leakage against {knob}",
@@ -106,7 +148,8 @@ def sweep_page(title: str, knob: str, points: Sequence[SweepPoint], judged: Verd
 
 def _draw_curves(knob: str, points: Sequence[SweepPoint]) -> str:
     leaks = [(i, 100 * p.identified / p.people) for i, p in enumerate(points) if p.people]
-    accuracies = [(i, 100 * p.accuracy) for i, p in enumerate(points) if p.accuracy is not None]
+    trained = enumerate(points if _has_learned(points) else ())
+    accuracies = [(i, 100 * p.accuracy) for i, p in trained if p.accuracy is not None]
     curves = [
         Curve([(float(x), y) for x, y in line], tip, kind, tip)
         for line, tip, kind in ((leaks, "identified", "leak"), (accuracies, "accuracy", "front"))
