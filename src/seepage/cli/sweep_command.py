@@ -26,13 +26,7 @@ from seepage.defenses.clip import dp_sgd, gaussian_epsilon, noise_multiplier
 from seepage.report import as_csv, attempts, audit_verdict, strongest
 from seepage.report.leak import count_identified
 from seepage.report.leak_table import start_table
-from seepage.report.page.sweep_page import (
-    SweepPoint,
-    sweep_page,
-    sweep_rows,
-    tabulate_sweep,
-    tell_training,
-)
+from seepage.report.page.sweep_page import SweepPoint, sweep_page, sweep_rows, tabulate_sweep
 from seepage.utility import Training, Utility, train
 
 KNOBS = ("noise", "epsilon", "prune", "batch_size")
@@ -123,9 +117,6 @@ def run_sweep(sweep: Sweep, request: AuditRequest, console: Console) -> int:
     points = [_measure(sweep, spec, found, number, console) for number in range(len(sweep.values))]
     knob = sweep.knob.replace("_", " ")
     _print_points(knob, points, console)
-    said = tell_training(points)
-    if said:
-        print_line(console, said)
     judged = audit_verdict(found)
     page = sweep_page(found.title, knob, points, judged)
     write(found.path / "sweep.html", page)
@@ -192,9 +183,11 @@ def _train(sweep: Sweep, task: Task, defense: Protection, size: int | None) -> U
 
 def _print_points(knob: str, points: Sequence[SweepPoint], console: Console) -> None:
     table = start_table(f"Leakage against {knob}", None)
-    titles, rows = tabulate_sweep(knob, points)
+    titles, rows, said = tabulate_sweep(knob, points)
     for column in titles:
         table.add_column(column, justify="right", no_wrap=column == knob)
     for cells in rows:
         table.add_row(*cells)
     console.print(table)
+    if said:
+        print_line(console, said)

@@ -73,8 +73,10 @@ def sweep_rows(knob: str, points: Sequence[SweepPoint]) -> list[FlatRow]:
     return [{"knob": knob, **asdict(point)} for point in points]
 
 
-def tabulate_sweep(knob: str, points: Sequence[SweepPoint]) -> tuple[list[str], list[list[str]]]:
-    """The titles of a table and its rows, without columns that no point fills."""
+def tabulate_sweep(
+    knob: str, points: Sequence[SweepPoint]
+) -> tuple[list[str], list[list[str]], str]:
+    """The titles of a table, its rows without columns that no point fills, and its caption."""
     columns = {
         knob: [f"{point.value:g}" for point in points],
         "identified": [point.leak for point in points],
@@ -86,7 +88,8 @@ def tabulate_sweep(knob: str, points: Sequence[SweepPoint]) -> tuple[list[str], 
         ],
     }
     titles = [title for title, cells in columns.items() if set(cells) != {"-"}]
-    return titles, [list(row) for row in zip(*(columns[title] for title in titles), strict=True)]
+    rows = [list(row) for row in zip(*(columns[title] for title in titles), strict=True)]
+    return titles, rows, _tell_training(points)
 
 
 def _has_learned(points: Sequence[SweepPoint]) -> bool:
@@ -95,7 +98,7 @@ def _has_learned(points: Sequence[SweepPoint]) -> bool:
     return bool(lucks) and min(lucks) * len(lucks) <= _LUCK
 
 
-def tell_training(points: Sequence[SweepPoint]) -> str:
+def _tell_training(points: Sequence[SweepPoint]) -> str:
     """What the accuracies are worth, in a sentence; empty if nothing was trained."""
     if all(point.luck is None for point in points):
         return ""
@@ -118,7 +121,7 @@ def _write_score(value: float | None, unit: str) -> str:
 
 def sweep_page(title: str, knob: str, points: Sequence[SweepPoint], judged: Verdict) -> str:
     """Write one self-contained page: the curve of leakage beside that of accuracy, and a table."""
-    titles, rows = tabulate_sweep(knob, points)
+    titles, rows, said = tabulate_sweep(knob, points)
     caption = (
         "People identified by any attack, and the best guesses: PSNR, or the share of columns or "
         "words that is right"
@@ -130,7 +133,7 @@ def sweep_page(title: str, knob: str, points: Sequence[SweepPoint], judged: Verd
         "zero says that these attacks found nobody; the table says if they were strong enough to "
         "tell."
     )
-    lead = " ".join(filter(None, (lead, tell_training(points))))
+    lead = " ".join(filter(None, (lead, said)))
     section = Section(
         "sweep",
         f"Leakage against {knob}",
