@@ -1,6 +1,8 @@
 """What is captured comes back bit for bit, and is attacked as if it had never left."""
 
+import re
 import stat
+from pathlib import Path
 
 import pytest
 import torch
@@ -236,6 +238,39 @@ def test_a_counter_that_the_network_does_not_keep_is_no_obstacle(batch):
     held = Capture(weights, "gradient", weights, counter)
     task = sp.Task(bare, sp.cross_entropy, sp.data.load("photos").domain)
     assert held.observation(task).update.tensors.keys() == named
+
+
+def test_whole_state_dicts_are_captured_where_only_tensors_are_given(batch):
+    network = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(1800, 4))
+    before = {n: t.clone() for n, t in network.state_dict().items()}
+    nn.functional.cross_entropy(network(batch.inputs), batch.labels % 4).backward()
+    torch.optim.SGD(network.parameters(), lr=0.5).step()
+    held = Capture(network.state_dict(), "weights_after", before, setting=Setting(lr=0.5))
+    seen = held.observation(sp.Task(network, sp.cross_entropy, sp.domains.Image((3, 32, 32))))
+    for name, parameter in network.named_parameters():
+        torch.testing.assert_close(
+            seen.update.tensors[name], -0.5 * parameter.grad, rtol=1e-3, atol=1e-6
+        )
+
+
+def test_the_capture_on_the_page_about_flower_is_right_with_batch_normalisation(
+    tmp_path, monkeypatch
+):
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "flower.md").read_text()
+    [code] = re.findall(r"^```python\n([^`]*?^save\(.*?)```$", page, re.M | re.S)
+    [shown] = re.findall(r"^network = .*$", code, re.M)
+    normalised = "nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten())"
+    monkeypatch.chdir(tmp_path)
+    names = {"nn": nn, "torch": torch, "sp": sp, "Setting": Setting}
+    exec(
+        code.replace(shown, f"network = {normalised}.append(nn.Linear(4 * 26 * 26, 10))"),
+        names,
+    )
+    task = sp.Task(names["sent"], sp.cross_entropy, sp.domains.Image((1, 28, 28)))
+    seen = sp.capture.load("update.safetensors").observation(task, labels=names["batch"].labels)
+    again = seen.simulate(names["batch"].inputs, names["batch"].labels)
+    for name, tensor in seen.update.tensors.items():
+        torch.testing.assert_close(again.tensors[name], tensor, rtol=1e-3, atol=1e-6)
 
 
 def test_labels_that_are_no_class_numbers_are_refused(task, batch):

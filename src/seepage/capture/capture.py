@@ -180,7 +180,7 @@ class Capture:
     """The tensors that somebody on the wire holds, and how they were made.
 
     Args:
-        update: One floating-point tensor per parameter.
+        update: One floating-point tensor per parameter; a whole state dict is fine.
         form: What the update is: "gradient"; "difference", parameters after minus before; or
             "weights_after".
         parameters: The parameters that were broadcast; required for "weights_after".
@@ -236,9 +236,6 @@ class Capture:
         The update has a tensor for each parameter, or is a whole state dict, or a difference of
         two; how many batches a normalisation has counted is left out of it.
         """
-        if isinstance(update, Mapping):
-            counted = {n for n, t in update.items() if n.rpartition(".")[2] == COUNTER}
-            update = {name: t for name, t in update.items() if name not in counted}
         parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
         state = model.state_dict()
         buffers = {name: t.detach().clone() for name, t in state.items() if name not in parameters}
@@ -363,11 +360,16 @@ def _require_match(
 
 
 def _check_tensors(group: str, given: object) -> dict[str, Tensor]:
-    """Detach a mapping of finite tensors; update and parameters must be floating-point."""
+    """Detach a mapping of finite tensors; update and parameters must be floating-point.
+
+    How many batches a normalisation has counted, which a state dict says, is neither.
+    """
     if not isinstance(given, Mapping):
         raise InvalidValue(
             f"expected the {group} as a mapping of names to tensors, got {type(given).__name__}"
         )
+    if group != "buffers":
+        given = {name: t for name, t in given.items() if name.rpartition(".")[2] != COUNTER}
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor):
             raise InvalidValue(
