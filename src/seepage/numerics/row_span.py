@@ -78,6 +78,31 @@ def share_outside(basis: Tensor, vectors: Tensor) -> Tensor:
     return shares
 
 
+def principal_directions(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The eigenvalues of R^T R that may differ from zero, ascending, with their unit eigenvectors.
+
+    They are those of R R^T if that is smaller, and only then is it small whatever the width is.
+
+    Args:
+        rows: R, `(m, d)`.
+
+    Returns:
+        `(k,)` and the columns of `(d, k)`, with k = min(m, d). Vectors of eigenvalues that are
+        rounding are rounding themselves.
+
+    Example:
+        >>> values, vectors = principal_directions(torch.tensor([[0.0, 3.0, 4.0]]))
+        >>> values, vectors.T
+        (tensor([25.]), tensor([[0.0000, 0.6000, 0.8000]]))
+    """
+    if len(rows) >= rows.shape[1]:
+        values, vectors = torch.linalg.eigh(rows.T @ rows)
+    else:
+        values, left = torch.linalg.eigh(rows @ rows.T)
+        vectors = normalize(rows.T @ left, dim=0)
+    return values, vectors
+
+
 # Products that turn one row into the direction of all rows, where noise hides it.
 _POWERS = 8
 

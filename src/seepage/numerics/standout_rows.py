@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from seepage.numerics.row_span import principal_directions
+
 # Levels at which the noise is read off: low enough that rows with a signal hardly move them.
 _LOW, _MIDDLE = 0.25, 0.5
 # Singular values of noise exceed their limit by about this factor in small matrices.
@@ -84,7 +86,7 @@ def noise_probabilities(rows: Tensor) -> Tensor:
 def _find_directions(rows: Tensor, quiet: Tensor) -> Tensor:
     """Directions in which rows have more energy than noise has, `(d, k)`."""
     count, width = rows.shape
-    values, vectors = torch.linalg.eigh(rows.T @ rows)
+    values, vectors = principal_directions(rows)
     # Laplace noise has a median below its mean, so the median would take noise for directions.
     noise = float(rows[quiet].square().mean())
     shared: Tensor = vectors[:, values > _EDGE * noise * (math.sqrt(count) + math.sqrt(width)) ** 2]

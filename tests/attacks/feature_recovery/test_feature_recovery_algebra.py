@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 
 import seepage as sp
+from seepage.attacks.feature_recovery.exact_features import _solve_ridge
 from seepage.attacks.feature_recovery.feature_span import _complete_matrix, _singular
 from seepage.attacks.feature_recovery.head_equations import HeadEquations, refine_features
 from seepage.attacks.feature_recovery.tensor_features import (
@@ -24,6 +25,7 @@ from seepage.attacks.feature_recovery.tensor_features import (
     _tensor_moment,
 )
 from seepage.core.errors import NotApplicable
+from seepage.numerics.row_span import principal_directions
 from seepage.probing.activations import HeadActivation, recognise_head_activation
 
 ACTIVATIONS = {
@@ -204,6 +206,23 @@ def test_a_matrix_of_low_rank_is_completed_from_half_its_entries(rank):
     assert (filled - whole).norm() < 1e-4 * whole.norm()
     assert rest < 1e-4 * whole.norm()
     assert torch.equal(_complete_matrix(whole, rank)[0], whole)
+
+
+@pytest.mark.parametrize("shape", [(12, 40), (40, 12)])
+def test_principal_directions_are_those_of_the_product_with_the_transpose(shape):
+    rows = draw(*shape)
+    values, vectors = principal_directions(rows)
+    expected, turned = np.linalg.eigh((rows.T @ rows).numpy())
+    assert values.numpy() == pytest.approx(expected[-12:], rel=1e-9)
+    assert np.abs((vectors.numpy() * turned[:, -12:]).sum(0)) == pytest.approx(np.ones(12))
+
+
+@pytest.mark.parametrize("neurons", [7, 30])
+def test_class_means_are_the_ridge_regression_of_both_forms(neurons):
+    regressors, wanted, ridge = draw(neurons, 20), draw(neurons, 3, seed=1), torch.tensor(0.1)
+    found = _solve_ridge(regressors, wanted, ridge.double())
+    normal = regressors.T @ regressors + 0.1 * torch.eye(20).double()
+    assert torch.allclose(found, torch.linalg.solve(normal, regressors.T @ wanted))
 
 
 @pytest.mark.parametrize("scale", [0.9, 1.0, 1.3])

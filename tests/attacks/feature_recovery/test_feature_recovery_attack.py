@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import seepage as sp
 from seepage.attacks.feature_recovery import FeatureRecovery, NotGaussianWarning
@@ -202,3 +203,33 @@ def test_more_people_than_a_pruned_layer_reads_are_refused_at_once():
     seen = observe(task, batch, defense=sp.Prune(0.5), knows_labels=True)
     with pytest.raises(NotApplicable, match="cannot be told apart"):
         sp.attacks.exact_features().recover(seen, rng=sp.rng(0))
+
+
+class Squares(TorchDispatchMode):
+    """Notes tensors that hold a matrix with at least `side` rows and columns."""
+
+    def __init__(self, side):
+        super().__init__()
+        self.side, self.seen = side, []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for one in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(one, torch.Tensor) and one.ndim > 1 and min(one.shape[-2:]) >= self.side:
+                self.seen.append(f"{function} {tuple(one.shape)}")
+        return made
+
+
+# Classes of two examples, so that the spread around a class mean is looked for as well.
+@pytest.mark.filterwarnings("ignore::seepage.attacks.feature_recovery.NotToldApartWarning")
+@pytest.mark.parametrize(
+    ("activation", "defense"), [("tanh", sp.chain()), ("relu", sp.Prune(0.5))], ids=str
+)
+def test_no_matrix_is_as_large_as_the_square_of_what_a_narrow_layer_reads(activation, defense):
+    domain = sp.domains.Image((1, 20, 20))
+    task = two_layer(neurons=48, activation=activation, domain=domain)
+    batch = sp.Batch(domain.sample(4, rng=sp.rng(2)), torch.tensor([0, 0, 1, 1]))
+    seen = observe(task, batch, defense=defense, knows_labels=True)
+    with Squares(400) as squares:
+        sp.attacks.exact_features().recover(seen, rng=sp.rng(1))
+    assert squares.seen == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -78,10 +79,19 @@ def _class_means(head: TwoLayerHead, classes: Tensor) -> Tensor:
     """
     ones = head.weight.new_ones(len(head.weight), 1)
     regressors = torch.cat([head.weight, ones], dim=1)
-    normal = regressors.T @ regressors
-    ridge = 1e-9 * normal.diagonal().mean() * torch.eye(len(normal)).to(normal)
-    slopes: Tensor = torch.linalg.solve(normal + ridge, regressors.T @ head.last.T).T
-    return -slopes[classes, :-1]
+    ridge = 1e-9 * regressors.square().sum(0).mean()
+    slopes = _solve_ridge(regressors, head.last[classes].T, ridge).T
+    return -slopes[:, :-1]
+
+
+def _solve_ridge(regressors: Tensor, wanted: Tensor, ridge: Tensor) -> Tensor:
+    """Minimise ||X s - y||^2 + ridge ||s||^2, by the smaller of X^T X and X X^T."""
+    wide = regressors.shape[0] < regressors.shape[1]
+    normal = regressors @ regressors.T if wide else regressors.T @ regressors
+    normal = normal + ridge * torch.eye(len(normal)).to(normal)
+    if wide:
+        return regressors.T @ cast(Tensor, torch.linalg.solve(normal, wanted))
+    return cast(Tensor, torch.linalg.solve(normal, regressors.T @ wanted))
 
 
 def _scale_to_unit(directions: Tensor, head: TwoLayerHead) -> Tensor:
@@ -118,17 +128,19 @@ def _spread_features(
 def _draw_apart(head: TwoLayerHead, mean: Tensor, left: Tensor, count: int, rng: Rng) -> Tensor:
     """Draw unit directions `(count, d)` in the space of a class's unexplained rest.
 
-    The largest eigenvectors of sum_j left_j H2(w_j), orthogonal to the mean, span that space.
+    The largest eigenvectors of sum_j left_j H2(w_j), orthogonal to the mean, span that space. No
+    neuron reads what is orthogonal to all rows of the weight, so they are looked for among these.
     """
-    weight = head.weight / head.weight.square().mean().sqrt()
+    readable = torch.linalg.qr(torch.cat([mean[None], head.weight]).T).Q
+    weight = head.weight @ readable / head.weight.square().mean().sqrt()
     moment = (weight * left[:, None]).T @ weight / len(weight)
-    identity = torch.eye(len(mean)).to(mean)
-    unit = mean / mean.norm()
+    identity = torch.eye(len(moment)).to(mean)
+    unit = mean @ readable / mean.norm()
     across = identity - torch.outer(unit, unit)
     values, vectors = torch.linalg.eigh(across @ (moment - left.mean() * identity) @ across)
     largest = values.abs().argsort(descending=True)[: count - 1]
     draw = rng.normal((count, count - 1), like=values)
-    directions = (draw - draw.mean(0)) @ vectors[:, largest].T
+    directions = (draw - draw.mean(0)) @ (readable @ vectors[:, largest]).T
     units: Tensor = directions / directions.norm(dim=1, keepdim=True)
     return units
 

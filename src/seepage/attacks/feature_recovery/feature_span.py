@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from seepage.core.errors import MissingKnowledge, NotApplicable
+from seepage.numerics.row_span import principal_directions
 from seepage.probing.heads import TwoLayerHead
 
 _SWEEPS = 40
@@ -50,7 +51,7 @@ def _complete_matrix(matrix: Tensor, rank: int) -> tuple[Tensor, float]:
     left, basis, rest = rows[:, :0], rows.T[:, :0], rows
     while basis.shape[1] < rank:
         more = min(max(basis.shape[1], 1), rank - basis.shape[1])
-        strongest = torch.linalg.eigh(rest.T @ rest).eigenvectors[:, -more:]
+        strongest = principal_directions(rest)[1][:, -more:]
         basis = torch.linalg.qr(torch.cat([basis, strongest], dim=1)).Q
         left, before = _solve_rows(seen, rows, basis), float("inf")
         for _ in range(_SWEEPS):

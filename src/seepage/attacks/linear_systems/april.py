@@ -122,7 +122,8 @@ class April:
         places = places.reshape(-1, len(weight))
         count = patches.grid[0] * patches.grid[1]
         slopes = places[patches.first : patches.first + count]
-        base, values, _ = torch.linalg.svd(slopes)
+        # All left vectors are needed, but never all right ones.
+        base, values, _ = torch.linalg.svd(slopes, full_matrices=len(slopes) > slopes.shape[1])
         rank = int((values > _ROUNDING * values[0]).sum())
         if not (rank == count or (rank > 0 and not complete)):
             raise NotApplicable(
