@@ -13,8 +13,8 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 310,
-    "lines": 65_700,
-    "public names": 1_202,
+    "lines": 66_300,
+    "public names": 1_206,
     "single-user modules": 38,
 }
 

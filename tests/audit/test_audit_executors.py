@@ -146,6 +146,35 @@ def test_no_worker_is_no_pool(tmp_path):
         Pool(SpecSource("x.toml", ""), 0, tmp_path)
 
 
+IN_A_POOL = """
+import multiprocessing, sys
+import seepage as sp
+
+def audit(options):
+    try:
+        sp.audit.run("spec.toml", "out", device="cpu", **options)
+    except sp.SeepageError as error:
+        return str(error)
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        for options in ({"workers": 2}, {"timeout": 100.0}, {}):
+            print(pool.apply(audit, [options]))
+"""
+
+
+def test_a_process_that_may_not_start_others_says_so_and_can_audit_alone(tmp_path):
+    (tmp_path / "spec.toml").write_text(BOUNDED)
+    (tmp_path / "main.py").write_text(IN_A_POOL)
+    done = subprocess.run(
+        [sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    refused, also, alone = done.stdout.splitlines()
+    assert refused == also
+    assert "is daemonic" in refused
+    assert alone == "None"
+
+
 @pytest.fixture
 def ray_starts():
     """Skip where ray is missing, or where the machine does not let it start at all."""

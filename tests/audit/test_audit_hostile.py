@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sqlite3
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -21,8 +22,9 @@ from seepage.cli import app
 from seepage.cli.report_command import write_report
 from seepage.core.checkpoint import Checkpoints
 from seepage.core.construct import Component
-from seepage.core.errors import SeepageError
+from seepage.core.errors import SeepageError, UnreadableFile
 from seepage.core.whole_file import checksum
+from seepage.scoring.identification import Identification
 
 # Files of an audit that may be links, pipes or other names of something outside.
 NAMES = [
@@ -361,3 +363,13 @@ def test_an_audit_in_use_is_not_purged(place):
     finally:
         lock.release()
     assert load_audit(place / "out").truth(RECORD) is not None
+
+
+@pytest.mark.parametrize("word", ["unheard of", "", "same label ", "x" * 50_000])
+def test_a_gallery_that_no_audit_has_is_refused_by_the_name_of_its_field(word):
+    place = Identification(1, 99, "same label", 8.0, 3.0, True, 1e4, 1e3, 1e5)
+    plain = replace(RECORD, identification=(place,)).plain()
+    assert Record.from_plain(plain).identification == (place,)
+    plain["identification"][0]["gallery"] = word
+    with pytest.raises(UnreadableFile, match="field 'identification'"):
+        Record.from_plain(plain)

@@ -14,7 +14,7 @@ import torch
 from PIL import Image as Pictures
 
 import seepage as sp
-from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile
+from seepage.core.errors import DataNotFound, InvalidValue, UnknownName, UnreadableFile
 from seepage.data import load
 from seepage.data.image_files import read_picture
 
@@ -144,3 +144,61 @@ def test_names_that_are_not_utf8_can_be_shown_and_stored(tmp_path):
     Pictures.new("RGB", (8, 8)).save(folder + os.fsdecode(b"/\xff.png"))
     data = load(f"folder:{tmp_path}")
     assert data.class_names == ("caf?",)
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    """Write columns to a file of Parquet."""
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    module = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    return lambda columns: module.write_table(arrow.table(columns), tmp_path / "t.parquet")
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"age": [], "ill": []}, "two rows or more.*got 0 rows of 2 columns"),
+        ({}, "two rows or more.*got 0 rows of 0 columns"),
+        ({"age": [1, 2], "seen": [[1], [2]], "ill": [0, 1]}, "words in column 'seen'.*got list<"),
+        ({str(name): [1, 2] for name in range(2_001)}, "2000 at most"),
+    ],
+)
+def test_a_parquet_file_that_is_no_table_is_one_sentence(tmp_path, parquet, columns, words):
+    parquet(columns)
+    with pytest.raises(InvalidValue, match=words):
+        load(f"parquet:{tmp_path / 't.parquet'}")
+
+
+def test_a_parquet_file_of_two_columns_with_one_name_is_refused(tmp_path, parquet):
+    import pyarrow
+    from pyarrow import parquet as written
+
+    table = pyarrow.Table.from_arrays([pyarrow.array([1, 2])] * 3, names=["age", "age", "ill"])
+    written.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(InvalidValue, match="got 3 of which 2 differ"):
+        load(f"parquet:{tmp_path / 't.parquet'}")
+
+
+def test_a_parquet_file_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(
+    tmp_path, parquet
+):
+    import pyarrow
+
+    places = pyarrow.array([0] * 20_000, pyarrow.int32())
+    cells = pyarrow.DictionaryArray.from_arrays(places, pyarrow.array(["x" * 10**6]))
+    parquet({"name": cells, "ill": [0, 1] * 10_000})
+    assert (tmp_path / "t.parquet").stat().st_size < 2**22
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UnreadableFile, match="a cell has 1000000 bytes, more than 131072"):
+        load(f"parquet:{tmp_path / 't.parquet'}")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20
+
+
+@pytest.mark.parametrize("form", ["", "csv:", "npz:", "folder:", "parquet:"])
+def test_a_name_that_no_file_can_have_is_one_sentence(form):
+    for written in ("x" * 5_000, "x" * 300, "half \ud800", "nul \0", "~nobody-of-this-name/x"):
+        with pytest.raises((UnknownName, InvalidValue, DataNotFound)) as caught:
+            load(form + written)
+        said = str(caught.value)
+        assert len(said.encode()) <= 1_500
+        assert len(said.splitlines()) == 1

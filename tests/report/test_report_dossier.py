@@ -29,6 +29,7 @@ from seepage.report.dossier import (
     _check_dossier,
     _find_digest,
     make_dossier,
+    read_dossier,
 )
 from seepage.report.dossier_sources import read_source
 from seepage.report.page.dossier_page import dossier_page
@@ -162,6 +163,25 @@ def test_what_is_no_dossier_is_refused(wrong, words):
         wrong = {**wrong, "digest": _find_digest(wrong)}
     with pytest.raises(UnreadableFile, match=words):
         _check_dossier(wrong, "it")
+
+
+def test_half_of_a_character_is_one_sentence(clinic, tmp_path):
+    out = tmp_path / "dossier"
+    assert ask(clinic, "--out", out).exit_code == 0
+    path, half = out / "dossier.json", "\\ud83d"
+    path.write_text(path.read_text("utf-8").replace('"author": ""', f'"author": "{half}"'))
+    with pytest.raises(UnreadableFile, match="half of a character"):
+        read_dossier(path)
+    evidence = tmp_path / "evidence.json"
+    evidence.write_text(f'{{"kind": "membership", "format": 1, "system": "{half}"}}')
+    with pytest.raises(UnreadableFile, match="half of a character"):
+        read_source(evidence)
+    # Both halves are one character.
+    evidence.write_text(f'{{"kind": "membership", "format": 1, "system": "{half}\\ude00"}}')
+    with pytest.raises(UnreadableFile, match="lacks something"):
+        read_source(evidence)
+    with pytest.raises(InvalidValue, match="--author as text"):
+        make_dossier([read_source(clinic)], title="", version="1", written="", author="\udcff")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from seepage.core import Batch, Domain, Rng
 from seepage.core.construct import parse_toml
 from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue, UnreadableFile
+from seepage.core.whole_file import spell_path
 from seepage.data.dataset import Dataset
 from seepage.data.load import load as load_data
 from seepage.scoring.gallery import Gallery
@@ -141,7 +142,7 @@ def read_capture(
     if labels is not None and not all(0 <= label < 2**31 for label in labels):
         raise InvalidValue("expected labels as class numbers from 0, got others")
     known = None if labels is None else torch.tensor(list(labels), dtype=torch.long)
-    batch = None if truth is None else _read_truth(Path(truth), domain)
+    batch = None if truth is None else _read_truth(spell_path(truth), domain)
     if batch is not None and setting.batch_size not in (None, len(batch)):
         raise InvalidValue(
             f"expected the truth of {setting.batch_size} people, as the capture says, got that of "

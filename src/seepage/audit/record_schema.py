@@ -10,6 +10,7 @@ from typing import Any
 
 from seepage.audit.artifacts import NAME
 from seepage.core.errors import UnreadableFile
+from seepage.scoring.identification import GALLERIES
 
 Check = Callable[[Any], bool]
 # Numbers beyond this do not fit into tables.
@@ -17,14 +18,27 @@ _LARGEST = 2**63
 _LONGEST = 100_000
 _MOST = 1_000_000
 _INFINITIES = ("inf", "-inf")
+# How JSON may write half of a character.
+_HALF = re.compile(r"\\u[dD]")
 
 
 def parse_json(text: str, what: str) -> Any:  # noqa: ANN401
-    """Parse JSON without NaN; raise `UnreadableFile` if it is none."""
+    """Parse JSON without NaN or halves of characters; raise `UnreadableFile` if it is none."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        found = json.loads(text, parse_constant=_refuse_constant)
+        if _HALF.search(text) and not _is_whole(found):
+            raise ValueError("half of a character")
+        return found
     except (ValueError, RecursionError) as error:
         raise UnreadableFile(f"{what} is not plain JSON ({str(error)[:100]})") from None
+
+
+def _is_whole(found: object) -> bool:
+    """Whether no text has half of a character, which cannot be printed or written."""
+    try:
+        return bool(json.dumps(found, ensure_ascii=False).encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _refuse_constant(word: str) -> object:
@@ -117,7 +131,7 @@ _IDENTIFICATIONS = _list_of(
     _table(
         rank=_is_place,
         strangers=_is_place,
-        gallery=_is_word,
+        gallery=_one_of(*GALLERIES),
         match=_is_number,
         rival=_is_number,
         recognisable=_is_truth_value,

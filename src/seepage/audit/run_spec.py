@@ -133,6 +133,8 @@ def run(
         else:
             cases, name = _require_cases(spec_or_cases), "Audit"
             where = str(cases[0].task.reference.device) if cases else "cpu"
+        limit = asked or (None if spec is None else spec.timeout)
+        chosen = _choose_executor(executor, spec, workers, folder, limit)
         if resume and (folder / DATABASE).is_file():
             store = AuditStore.resume(
                 folder,
@@ -152,8 +154,6 @@ def run(
                 keep_private=keep_private,
             )
         with store:
-            limit = asked or (None if spec is None else spec.timeout)
-            chosen = _choose_executor(executor, spec, workers, folder, limit)
             alone = None if spec is None else Pool(spec.source, 1, folder / CHECKPOINTS, limit)
             _run_missing(store, cases, chosen, alone, progress or _Silent())
         found = load_audit(folder)
@@ -302,6 +302,7 @@ def _choose_executor(
     if on_gpu and count > 1:
         raise InvalidValue("one process drives a GPU, got --workers; leave it out, or use ray")
     if count > 1 or timeout is not None:
+        Pool.require_allowed()
         return Pool(spec.source, count, out / CHECKPOINTS, timeout)
     return side_by_side if on_gpu else serial
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
-from multiprocessing import get_context, parent_process
+from multiprocessing import current_process, get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -27,6 +27,7 @@ from seepage.audit.spec_text import SpecSource
 from seepage.core.checkpoint import checkpointing
 from seepage.core.encryption import find_key
 from seepage.core.errors import (
+    InvalidValue,
     SeepageError,
     UnknownName,
     import_extra,
@@ -151,7 +152,17 @@ class Pool:
         crew.append(self._start_worker())
         return crew[-1]
 
+    @staticmethod
+    def require_allowed() -> None:
+        """Raise `InvalidValue` if this process may not start others."""
+        if current_process().daemon:
+            raise InvalidValue(
+                "expected to start worker processes, but this process is daemonic, as those of a "
+                "multiprocessing.Pool are, and may start none; leave workers and timeout out"
+            )
+
     def _start_worker(self) -> _Worker:
+        self.require_allowed()
         context = get_context("spawn")
         ours, theirs = context.Pipe()
         threads = max(1, torch.get_num_threads() // self.workers)

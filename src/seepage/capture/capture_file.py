@@ -20,7 +20,7 @@ from torch import Tensor
 
 from seepage.capture.capture import Capture, Setting
 from seepage.core.errors import DataNotFound, InvalidValue, UnknownName, UnreadableFile
-from seepage.core.whole_file import write_whole
+from seepage.core.whole_file import spell_path, write_whole
 
 LARGEST_HEADER = 16 * 2**20
 MOST_AXES = 16
@@ -256,7 +256,7 @@ def parse(data: bytes, *, name: str = "capture") -> Capture:
 
 def read_file(path: Path | str, *, what: str, largest: int = LARGEST) -> bytes:
     """Read a file that is not too large; error messages call it `what`."""
-    path = Path(path)
+    path = spell_path(path)
     if not path.is_file():
         raise DataNotFound(f"no {what} at {str(path)!r}; check the path")
     try:

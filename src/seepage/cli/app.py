@@ -6,6 +6,7 @@ Only Typer is imported here. Each command imports what it needs when it is calle
 
 from __future__ import annotations
 
+import errno
 import io
 import re
 import sys
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from seepage.core.plugins import Catalogue
 
 BAD_USAGE, INTERRUPTED = 2, 130
+# Longer messages are cut, which takes an import.
+_LONGEST = 1_500
 
 # Commands of other packages, and how to install them.
 _PAPERS = "pip install seepage-papers, or in a checkout: pip install -e papers"
@@ -240,9 +243,11 @@ def main() -> None:
     except Exception as error:
         from seepage.core.errors import SeepageError
 
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            error = SeepageError(f"no path can be {error.filename!r}: {error.strerror}")
         if not isinstance(error, SeepageError):
             raise
-        _print_to_stderr("seepage: " + " ".join(str(error).splitlines()), style="red")
+        _print_to_stderr(f"seepage: {error}", style="red")
         raise SystemExit(BAD_USAGE) from None
 
 
@@ -279,5 +284,9 @@ def _show_warning(
 
 
 def _print_to_stderr(sentence: str, *, style: str) -> None:
+    if len(sentence) > _LONGEST:
+        from seepage.core.errors import SeepageError
+
+        sentence = str(SeepageError(sentence))
     console = make_console(stderr=True)
     console.print(sentence, style=style, markup=False, highlight=False, soft_wrap=True)

@@ -25,12 +25,33 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+# Characters that a message has at most, and how many of its end are kept.
+_LONGEST, _END = 1_500, 400
+
+
+def _shorten(message: str) -> str:
+    r"""Write a message in one line that can be printed, without its middle if it is long.
+
+    Example:
+        >>> _shorten("unknown name 'a\nb'"), len(_shorten("x" * 9_000))
+        ("unknown name 'a b'", 1500)
+    """
+    line = " ".join(message.encode(errors="backslashreplace").decode().splitlines())
+    if len(line) <= _LONGEST:
+        return line
+    # What to do stands at the end.
+    return f"{line[: _LONGEST - _END - 5]} ... {line[-_END:]}"
+
 
 class SeepageError(Exception):
     """Root of the tree; the command line turns it into one sentence and exit code 2."""
 
     # Keys and numbers on the way to a mistake in a spec.
     place: tuple[str | int, ...] = ()
+
+    def __str__(self) -> str:
+        """The sentence, however long a name or value is that it quotes."""
+        return _shorten(super().__str__())
 
 
 class InvalidValue(SeepageError, ValueError):

@@ -71,6 +71,27 @@ def checksum(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def spell_path(written: str | Path) -> Path:
+    """Make a path, where ~ is a home folder; refuse one that no file of this system can have.
+
+    Example:
+        >>> spell_path("x" * 5_000).exists()
+        Traceback (most recent call last):
+        seepage.core.errors.InvalidValue: expected a path, got 'xxxxxxxxxxxxxxxxxxxx...', which no \
+file can have: File name too long
+    """
+    try:
+        path = Path(written).expanduser()
+        # Not before Python 3.14 is a name that is too long just not there.
+        path.exists()
+    except (OSError, ValueError, RuntimeError) as error:
+        begins, why = f"{str(written)[:20]}...", getattr(error, "strerror", None) or error
+        raise InvalidValue(
+            f"expected a path, got {begins!r}, which no file can have: {why}"
+        ) from None
+    return path
+
+
 def read_plain(path: Path, *, follow: bool = False, largest: int | None = None) -> bytes:
     """Read a regular file; a pipe or device is refused instead of waited for.
 

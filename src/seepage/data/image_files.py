@@ -28,7 +28,7 @@ from seepage.core.errors import (
     import_extra,
     install_hint,
 )
-from seepage.core.whole_file import open_plain, require_size
+from seepage.core.whole_file import open_plain, require_size, spell_path
 from seepage.data.dataset import DataRequest, Dataset, data_root, interleave_classes
 from seepage.domains.box import CIFAR10, CIFAR100, MNIST, Image
 
@@ -185,7 +185,7 @@ def image_folder(request: DataRequest) -> Dataset:
     Images without sub-folders are all of one class, and a model needs `classes` then.
     Images are not normalised, since their population is unknown.
     """
-    root = Path(request.argument).expanduser()
+    root = spell_path(request.argument)
     if not root.is_dir():
         raise DataNotFound(f"expected a folder of images at {root}, but none is there")
     classes = sorted(child for child in root.iterdir() if child.is_dir() and child.name[0] != ".")

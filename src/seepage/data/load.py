@@ -146,14 +146,22 @@ def _resolve(name: str) -> tuple[_DataSource, str]:
         return FAMILIES[prefix][0], argument
     if is_path(name):
         return _adapt_source(name, import_factory(name, kind="data set")), ""
-    if name and (family := _guess_family(Path(name))):
-        raise InvalidValue(f"expected a data set, got a path; write {family}:{name}")
-    if name and Path(name).is_file():
-        raise InvalidValue(
-            f"expected data as .npz, .csv, .parquet or a folder of images, got the file {name!r}; "
-            "save its arrays with numpy.savez_compressed"
-        )
+    if name and _is_there(path := Path(name)):
+        if family := _guess_family(path):
+            raise InvalidValue(f"expected a data set, got a path; write {family}:{name}")
+        if path.is_file():
+            raise InvalidValue(
+                "expected data as .npz, .csv, .parquet or a folder of images, got the file "
+                f"{name!r}; save its arrays with numpy.savez_compressed"
+            )
     raise UnknownName("data set", name, catalogue())
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long
+        return False
 
 
 def _guess_family(path: Path) -> str:

@@ -23,7 +23,7 @@ from seepage.core.errors import (
     UnreadableFile,
     first_error_line,
 )
-from seepage.core.whole_file import open_plain, require_size
+from seepage.core.whole_file import open_plain, require_size, spell_path
 from seepage.data.dataset import DataRequest, Dataset
 from seepage.data.image_files import crop_square
 from seepage.domains.box import Image, Signal
@@ -102,7 +102,7 @@ def npz_file(request: DataRequest) -> Dataset:
 
     Images are not normalised, since their population is unknown.
     """
-    path = Path(request.argument).expanduser()
+    path = spell_path(request.argument)
     found = _list_arrays(path)
     inputs_key = next((key for key in ("images", "inputs") if key in found), None)
     names_key = next((key for key in ("class_names", "label_names") if key in found), None)

@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 
 from seepage.core.construct import LARGEST, construct, parse_toml
 from seepage.core.errors import InvalidValue, UnknownName, UnreadableFile, error_path
-from seepage.core.whole_file import open_plain
+from seepage.core.whole_file import open_plain, spell_path
 from seepage.data.dataset import DataRequest, Dataset
 from seepage.data.table_rows import TableRows, read_rows
 from seepage.domains.tabular import Categorical, Column, Continuous, Tabular, round_outwards
@@ -113,7 +113,7 @@ def read_table(
     if isinstance(source, Mapping):
         name, rows = "table", read_rows(source)
     else:
-        path = Path(source).expanduser()
+        path = spell_path(source)
         name, rows = str(path), read_rows(path)
         written = _read_declared(path.with_suffix(".columns.toml"))
         label = label or written.label

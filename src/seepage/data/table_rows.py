@@ -5,26 +5,33 @@ from __future__ import annotations
 import csv
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import numpy as np
 
 from seepage.core.errors import (
     DataNotFound,
     InvalidValue,
     SeepageError,
     UnreadableFile,
+    first_error_line,
     import_extra,
 )
 from seepage.core.rng import Rng
-from seepage.core.whole_file import open_plain
+from seepage.core.whole_file import open_plain, require_size
 
 # Rows that are kept of a longer table, drawn at random, so that memory has a limit.
 _MOST_ROWS = 100_000
 _MOST_COLUMNS = 2_000
 _LONGEST_LINE = 2**24
+# Of Parquet, which packs rows and cells that repeat.
+_MOST_PARQUET_ROWS = 50_000_000
+_ROWS_AT_ONCE = 10_000
+_LONGEST_CELL = csv.field_size_limit()
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,14 +46,15 @@ class TableRows:
 
 
 def _read_columns(source: Mapping[str, Sequence[object]]) -> TableRows:
-    cells = {
-        str(key): ["" if value is None else str(value).strip() for value in column]
-        for key, column in source.items()
-    }
+    cells = {str(key): list(map(_write_cell, column)) for key, column in source.items()}
     sizes = {len(column) for column in cells.values()}
     if len(sizes) > 1:
         raise InvalidValue(f"expected columns of one length, got {sorted(sizes)}")
     return TableRows(cells, max(sizes, default=0))
+
+
+def _write_cell(value: object) -> str:
+    return "" if value is None else str(value).strip()
 
 
 def read_rows(source: Path | Mapping[str, Sequence[object]]) -> TableRows:
@@ -116,18 +124,66 @@ def _read_parquet(path: Path) -> TableRows:
     reason = f"{path} is a Parquet file, which needs pyarrow"
     parquet = import_extra("pyarrow.parquet", "parquet", reason=reason)
     try:
-        with parquet.ParquetFile(path) as file:
-            total = int(file.metadata.num_rows)
-            chosen = Rng(0).fork("rows").permutation(total)[:_MOST_ROWS].sort().values.numpy()
-            batches = file.iter_batches(batch_size=_MOST_ROWS)
-            parts, first = [], 0
-            for batch in batches:
-                inside = chosen[(chosen >= first) & (chosen < first + batch.num_rows)] - first
-                parts.append(batch.take(import_module("pyarrow").array(inside)).to_pydict())
-                first += batch.num_rows
+        with open_plain(path, follow=True) as source, parquet.ParquetFile(source) as file:
+            words = _check_parquet(path, file)
+        # Texts that occur often stay in a dictionary: a small file may hold one of them 10^9 times.
+        with (
+            open_plain(path, follow=True) as source,
+            parquet.ParquetFile(source, read_dictionary=words) as file,
+        ):
+            return _sample_rows(file)
     except SeepageError:
         raise
     except Exception as error:
-        raise UnreadableFile(f"expected a Parquet table in {path}, got another: {error}") from error
-    joined = {key: [value for part in parts for value in part[key]] for key in parts[0]}
-    return replace(_read_columns(joined), total=total)
+        raise UnreadableFile(
+            f"expected a Parquet table in {path}, got another: {first_error_line(error)}"
+        ) from error
+
+
+def _check_parquet(path: Path, file: Any) -> list[str]:  # noqa: ANN401 - pyarrow's
+    """Refuse a table that would take too much memory, and list its columns of texts."""
+    types, schema, about = import_module("pyarrow").types, file.schema_arrow, file.metadata
+    if len(set(schema.names)) < len(schema.names) or len(schema.names) > _MOST_COLUMNS:
+        raise InvalidValue(
+            f"expected different column names, {_MOST_COLUMNS} at most, in {path}, got "
+            f"{len(schema.names)} of which {len(set(schema.names))} differ"
+        )
+    if about.num_rows > _MOST_PARQUET_ROWS:
+        raise InvalidValue(
+            f"expected at most {_MOST_PARQUET_ROWS} rows in {path}, got {about.num_rows}; draw some"
+        )
+    leaves = [file.schema.column(number) for number in range(len(file.schema))]
+    for column, leaf in zip(schema, leaves, strict=False):
+        if types.is_nested(column.type) or leaf.length > _LONGEST_CELL:
+            raise InvalidValue(
+                f"expected numbers and words in column {column.name!r} of {path}, got "
+                f"{str(column.type)[:40]}; leave that column out"
+            )
+    groups = (about.row_group(number) for number in range(about.num_row_groups))
+    require_size(path, sum(group.total_byte_size for group in groups))
+    return [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+
+
+def _sample_rows(file: Any) -> TableRows:  # noqa: ANN401 - pyarrow's
+    """Read at most `_MOST_ROWS` rows, drawn at random."""
+    arrow, total = import_module("pyarrow"), int(file.metadata.num_rows)
+    chosen = Rng(0).fork("rows").permutation(total)[:_MOST_ROWS].sort().values.numpy()
+    cells: dict[str, list[str]] = {name: [] for name in file.schema_arrow.names}
+    first = 0
+    for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE):
+        start, end = np.searchsorted(chosen, [first, first + batch.num_rows])
+        taken = batch.take(arrow.array(chosen[start:end] - first))
+        for name, column in zip(cells, taken.columns, strict=True):
+            cells[name] += map(_write_cell, _require_short(column).to_pylist())
+        first += batch.num_rows
+    return TableRows(cells, total)
+
+
+def _require_short(column: Any) -> Any:  # noqa: ANN401 - pyarrow's
+    """Return a column; raise `ValueError` if its words are longer than those of a CSV may be."""
+    if hasattr(column, "dictionary"):
+        lengths = import_module("pyarrow.compute").binary_length(column.dictionary)
+        longest = max(lengths.drop_null().to_pylist(), default=0)
+        if longest > _LONGEST_CELL:
+            raise ValueError(f"a cell has {longest} bytes, more than {_LONGEST_CELL}")
+    return column

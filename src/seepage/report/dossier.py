@@ -235,7 +235,10 @@ def _find_digest(dossier: Mapping[str, Any]) -> str:
     """
     content = {key: value for key, value in dossier.items() if key != "digest"}
     plain = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return checksum(plain.encode())
+    try:
+        return checksum(plain.encode())
+    except UnicodeEncodeError:
+        raise InvalidValue("expected --title and --author as text, got other bytes") from None
 
 
 def read_json(path: Path, expected: str) -> tuple[Any, str]:

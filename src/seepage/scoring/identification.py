@@ -12,6 +12,8 @@ from torch import Tensor
 # Probability of an accusation by luck that is accepted over all people and attempts.
 _LUCK = 0.05
 _LARGEST_CLAIM = 1e9
+# Who strangers may be; see `Identification.gallery`.
+GALLERIES = ("same label", "any label", "few of the label", "synthetic", "one shade")
 
 
 @dataclass(frozen=True)

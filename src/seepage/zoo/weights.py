@@ -20,7 +20,7 @@ from torch import Tensor
 from seepage.core import Task
 from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile, summarise_error
 from seepage.core.task import name_unwrapped
-from seepage.core.whole_file import open_plain, require_size
+from seepage.core.whole_file import open_plain, require_size, spell_path
 from seepage.zoo.build_task import add_argument
 
 PYTORCH_SUFFIXES = (".pt", ".pth", ".th")
@@ -43,7 +43,7 @@ def load_weights(task: Task, path: str | Path) -> Task:
         UnreadableFile: It is truncated, of another format, or holds more than tensors.
         InvalidValue: Its names or shapes are not those of the model.
     """
-    path = Path(path)
+    path = spell_path(path)
     weights = {name_unwrapped(name): value for name, value in _read(path).items()}
     if all(name.startswith(PARALLEL_PREFIX) for name in weights):
         weights = {name.removeprefix(PARALLEL_PREFIX): value for name, value in weights.items()}

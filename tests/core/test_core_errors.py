@@ -1,0 +1,54 @@
+"""What an error says is one line that can be printed and read, whatever it quotes."""
+
+import pytest
+
+from seepage.cli import main
+from seepage.core.errors import (
+    BrokenPlugin,
+    DataNotFound,
+    InvalidValue,
+    UnknownName,
+    UnreadableFile,
+)
+
+
+@pytest.mark.parametrize("kind", [InvalidValue, DataNotFound, UnreadableFile, BrokenPlugin])
+def test_a_message_is_cut_in_its_middle_and_stays_one_line(kind):
+    said = str(kind(f"expected a name, got {'x' * 9_000}\n\ud800; write another"))
+    assert len(said) == 1_500
+    assert said.startswith("expected a name, got x")
+    assert said.endswith(r"x \ud800; write another")
+    assert str(kind("short")) == "short"
+
+
+def test_an_unknown_name_of_any_length_is_refused():
+    said = str(UnknownName("attack", "dlg" * 5_000, ["dlg", "april"]))
+    assert len(said) == 1_500
+    assert said.endswith("(known: april, dlg)")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["audit", "--data", "x" * 5_000, "--model", "mlp"],
+        ["audit", "x" * 5_000],
+        ["audit", "--out", "x" * 5_000],
+        ["audit", "--capture", "x" * 5_000, "--model", "mlp"],
+        ["audit", "--" + "x" * 5_000],
+        ["audit", "--device", "x" * 5_000],
+        ["report", "x" * 5_000],
+        ["verify", "x" * 5_000],
+        ["dossier", "x" * 5_000],
+        ["vet", "x" * 5_000],
+    ],
+)
+def test_the_command_line_says_short_sentences(words, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["seepage", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.startswith("seepage: ")
+    assert len(said) <= 1_501
+    assert len(said.splitlines()) == 1
