@@ -16,7 +16,7 @@ from seepage.attacks.jacobian import (
     smallest_singular_value,
     update_jacobian,
 )
-from seepage.core import Certificate, Observation, Reconstruction
+from seepage.core import Certificate, Observation, Reconstruction, Rng
 from seepage.core.errors import MissingKnowledge
 from seepage.defenses.clip import AddGaussian, AddLaplace, Clip, ClipEach, Mean
 from seepage.numerics.least_squares import Linear
@@ -57,9 +57,11 @@ def certify(observation: Observation, reconstruction: Reconstruction) -> Certifi
 
     The error is local: a guess far away may explain the update as well. It also takes for granted
     that the client did what the adversary simulates. Uniqueness stays unknown, and the error None,
-    in four cases: the residual exceeds 1e-3, so the guess is no explanation; a defense takes signs,
+    in five cases: the residual exceeds 1e-3, so the guess is no explanation; a defense takes signs,
     so the slope is made up; the client mixed its inputs and the simulation does not, so that
-    encodings come back instead of inputs; the inputs are tokens, which have no neighbours.
+    encodings come back instead of inputs; the client, given this guess, would share another update
+    than its input defenses tell those who simulate them; the inputs are tokens, which have no
+    neighbours.
 
     Args:
         observation: What was seen.
@@ -91,7 +93,8 @@ def certify(observation: Observation, reconstruction: Reconstruction) -> Certifi
         )
     found = compare_updates(observation, inputs, labels)
     error = None
-    if found.proves() and _simulates_inputs(observation, inputs, labels):
+    told = found.proves() and _prepares_as_told(observation, inputs, labels)
+    if told and _simulates_inputs(observation, inputs, labels):
         error = _bound_by_layer(observation, inputs, found)
         if error is None:
             error = _bound_by_slopes(observation, inputs, labels, found)
@@ -123,7 +126,7 @@ def certify_solved(
             is one; it speeds up the answer. Not used behind such a defense either.
     """
     found = compare_updates(observation, inputs, labels)
-    if not (alone and found.proves(*read)):
+    if not (alone and found.proves(*read) and _prepares_as_told(observation, inputs, labels)):
         return Certificate(found.residual)
     if not inputs.is_floating_point():
         return Certificate(found.residual, unique=True)
@@ -168,6 +171,16 @@ def _simulates_inputs(observation: Observation, inputs: Tensor, labels: Tensor) 
     shared = observation.task.target_shape is None and labels.is_floating_point()
     soft = shared and labels.ndim == 2 and bool((labels.amax(-1) < 1 - EXPLAINED).any())
     return not (mixes or soft)
+
+
+def _prepares_as_told(observation: Observation, inputs: Tensor, labels: Tensor) -> bool:
+    """Whether the client would prepare this guess as it is simulated; else nothing is proved.
+
+    The adversary knows the client's code, and so can run it on its own guess.
+    """
+    simulation = observation.simulate
+    client, task = simulation.client, simulation.task
+    return client is None or client.prepares_as_told(task, inputs, labels, rng=Rng(0))
 
 
 def _only_scales(observation: Observation) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from seepage.attacks.agreement import residual
+from seepage.attacks.agreement import EXPLAINED, residual
 from seepage.audit.case import (
     BoundCase,
     Case,
@@ -25,6 +25,7 @@ from seepage.audit.record_schema import check_record
 from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
 from seepage.core.checkpoint import until_done
 from seepage.core.construct import Component
+from seepage.core.device import upcast
 from seepage.core.errors import (
     InvalidValue,
     MissingKnowledge,
@@ -36,6 +37,7 @@ from seepage.core.errors import (
 from seepage.core.grouping import group_by
 from seepage.core.task import describe_inputs
 from seepage.exposure.vet import vet
+from seepage.threats.threat import sort_labels
 
 AnyCase = Case | BoundCase
 Started = Callable[[AnyCase], None]
@@ -187,6 +189,8 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
     certificate, trace = guess.certificate, guess.trace
     if certificate is None and case.target.captured is not None:
         certificate = _certify(seen, guess)
+    if certificate is not None and certificate.unique and not _explains_truth(case, seen):
+        certificate = replace(certificate, unique=None, error=None)
     effort: dict[str, float | int | str] = {
         "steps": trace.steps,
         "restarts": trace.restarts,
@@ -199,6 +203,8 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         effort["simulates"] = 1
     if _is_misled(case, seen, guess):
         effort["misled"] = 1
+    if not _is_simulated(case, seen, guess):
+        effort["unsimulated"] = 1
     if sure := _count_sure(guess):
         effort["sure"] = sure
     # Whether a client that vets the planted network would have noticed.
@@ -235,7 +241,8 @@ def _is_misled(case: Case, seen: Observation, guess: Reconstruction) -> bool:
     because it did best in rehearsal. This is computed after the attack, from the truth, which the
     adversary does not have.
     """
-    own = any(is_own(link) for link in case.client.chain.update_defenses)
+    chain = case.client.chain
+    own = any(is_own(link) for link in (*chain.input_defenses, *chain.update_defenses))
     labels = guess.labels if seen.labels is None else seen.labels
     if not own or case.target.batch is None or labels is None:
         return False
@@ -245,6 +252,37 @@ def _is_misled(case: Case, seen: Observation, guess: Reconstruction) -> bool:
     fits = whole and len(guess.inputs) == len(labels)
     left = _find_unexplained(seen, guess.inputs, labels) if fits else 1.0
     return left > LEFT and left > FAR * _find_unexplained(seen, truth.inputs, truth.labels)
+
+
+def _is_simulated(case: Case, seen: Observation, guess: Reconstruction) -> bool:
+    """Whether a user's own input defenses do to the private inputs what they tell an adversary.
+
+    Without a truth this is asked of the guess.
+    """
+    if not any(is_own(link) for link in case.client.chain.input_defenses):
+        return True
+    inputs, labels = guess.inputs, guess.labels
+    if case.target.batch is not None:
+        inputs, labels = upcast(case.private.inputs), upcast(case.private.labels)
+    # Words that a closed form does not know are -1, which no network reads.
+    whole = inputs.is_floating_point() or not bool((inputs < 0).any())
+    if labels is None or len(labels) != len(inputs) or not whole:
+        return False
+    return case.client.prepares_as_told(seen.task, inputs, labels, rng=Rng(case.seed))
+
+
+def _explains_truth(case: Case, seen: Observation) -> bool:
+    """Whether the private inputs explain the update, as a proof takes for granted; if known.
+
+    A client that does something else than the adversary simulates shares an update that proves
+    nothing, however well another input fits it.
+    """
+    if case.target.batch is None:
+        return True
+    truth, mixing = case.private, seen.simulate.mixing
+    order = sort_labels(truth.labels) if mixing is not None else slice(None)
+    inputs, labels = upcast(truth.inputs)[order], upcast(truth.labels)[order]
+    return residual(seen, inputs, labels) <= EXPLAINED
 
 
 def _find_unexplained(seen: Observation, inputs: Tensor, labels: Tensor) -> float:

@@ -13,6 +13,10 @@ from seepage.core.errors import InvalidValue
 from seepage.core.rng import require_key
 from seepage.defenses.chain import Chain, chain
 
+# The largest difference of an update, by its length, that rounding explains; and how many draws of
+# a defense are compared: one that acts on every second batch is found out 255 times in 256.
+_AS_TOLD, _DRAWS = 1e-3, 8
+
 
 @dataclass(frozen=True, eq=False)
 class SharedUpdate:
@@ -88,6 +92,35 @@ class Client:
         prepared_batches = [self.chain.prepare_expected(batch) for batch in plain]
         updates = [self.chain.expected(self._compute(prepared)) for prepared in prepared_batches]
         return self.chain.combine(updates, [len(part) for part in parts])
+
+    def prepares_as_told(self, task: Task, inputs: Tensor, labels: Tensor, *, rng: Rng) -> bool:
+        """Whether the input defenses give this batch the update that `expected` simulates.
+
+        What they draw at random is no part of the simulation, so each of several draws must agree.
+        Mixtures are compared with the simulation of the mixtures themselves.
+
+        Args:
+            task: The broadcast network.
+            inputs: Of the batch.
+            labels: Of the batch.
+            rng: For the draws.
+        """
+        if not self.chain.input_defenses:
+            return True
+        plain = [PreparedBatch.plain(task, p) for p in self.chain.split(Batch(inputs, labels))]
+        keys = [rng.fork("prepare", draw) for draw in range(_DRAWS)]
+        return all(self._is_told(part, key) for key in keys for part in plain)
+
+    def _is_told(self, plain: PreparedBatch, rng: Rng) -> bool:
+        """Whether one draw of the input defenses gives the update that is simulated."""
+        prepared = self.chain.prepare(plain, rng=rng)
+        mixed = prepared.mixing is not None
+        sought = PreparedBatch.plain(plain.task, prepared.target) if mixed else plain
+        simulated, shared = (
+            self.chain.expected(self._compute(each)).detach().flat().double()
+            for each in (self.chain.prepare_expected(sought), prepared)
+        )
+        return bool((shared - simulated).norm() <= _AS_TOLD * simulated.norm())
 
     def _compute(self, prepared: PreparedBatch) -> Update:
         batch, wanted = prepared.batch, self.chain.consumes

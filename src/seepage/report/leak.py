@@ -163,6 +163,7 @@ def _is_conclusive(record: Record, index: int, people: int) -> bool:
         and not record.effort.get("cut")
         and not record.effort.get("foreign")
         and not record.effort.get("misled")
+        and not record.effort.get("unsimulated")
         and not may_gain(record)
     )
 

@@ -12,6 +12,7 @@ from seepage.audit.record import Record
 from seepage.report.leak import Attempt, Level, Verdict, attacked_part
 from seepage.report.words import (
     NO_DEFENSE,
+    UNSIMULATED,
     Setup,
     count_noun,
     label_defenses,
@@ -57,6 +58,7 @@ def verdict_without_truth(records: Sequence[Record], *, noun: str) -> Verdict | 
     best = min(guesses, key=_rank_guess)
     several = len({record.data for record in guesses}) > 1 and not _count_certain(best)
     told = _tell_updates(guesses, noun=noun) if several else _tell_update(best, noun=noun)
+    told += f"; {UNSIMULATED}" * any(record.effort.get("unsimulated", 0) for record in guesses)
     return Verdict(Level.reconstructed if is_proved(best) else None, told, _tell_quality(best))
 
 

@@ -31,7 +31,14 @@ from seepage.report.unscored import (
     tell_unjudged,
     verdict_without_truth,
 )
-from seepage.report.words import NO_DEFENSE, Setup, count_noun, label_setups, list_words
+from seepage.report.words import (
+    NO_DEFENSE,
+    UNSIMULATED,
+    Setup,
+    count_noun,
+    label_setups,
+    list_words,
+)
 from seepage.scoring.gallery import FEWEST
 from seepage.scoring.identification import Identification, fewest_strangers, is_close_call
 
@@ -80,6 +87,7 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
             _tell_worst(worst),
             *_tell_counting(tried),
             *_tell_scarce(groups.values()),
+            *_tell_unsimulated(tried, labels),
             *_tell_population(bare),
             *_compare_setups(bare, labels),
             *_changes(defended, labels),
@@ -129,6 +137,7 @@ def tell_people(people: People, noun: str, where: str = "") -> str:
         said = _list_words(people)
         besides += f"; {said} came back" if said and found < total else ""
         told = f"{who} {verb} identified{where}: {_count_levels(people, noun)}{besides}"
+        told += f"; {UNSIMULATED}" * any(map(_is_unsimulated, people.values()))
         doubtful = count_doubtful(people)
         of = f" for {doubtful} of them" if doubtful < found else ""
         return told + f"; this cannot be trusted{of}: {_MISLED}" * bool(doubtful)
@@ -158,6 +167,11 @@ def _is_doubtful(attempt: Attempt) -> bool:
     return shown and control is not None and control.misleading
 
 
+def _is_unsimulated(attempt: Attempt) -> bool:
+    """Whether the defense did something else than it tells who simulates it."""
+    return bool(attempt.record.effort.get("unsimulated"))
+
+
 def is_unclear(people: People) -> bool:
     """Whether somebody was not identified by attacks that are not known to identify anybody."""
     return any(not a.level.identified and not a.conclusive for a in people.values())
@@ -177,6 +191,8 @@ def _excuse(people: People) -> str:
     unclear = [a for a in people.values() if not a.level.identified and not a.conclusive]
     controlled = [a.record.control for a in unclear if a.record.control is not None]
     places = [a.identification for a in unclear if a.identification is not None]
+    if any(map(_is_unsimulated, unclear)):
+        return UNSIMULATED
     if places and not any(place.fair for place in places):
         return _UNFAIR[places[0].gallery]
     if any(is_close_call(place, len(people)) for place in places):
@@ -198,6 +214,15 @@ def _excuse(people: People) -> str:
             return "more steps may still find more"
         return "the control found somebody, but was of too few people"
     return "the attacks were too weak to tell"
+
+
+def _tell_unsimulated(tried: Sequence[Attempt], labels: Mapping[Setup, str]) -> list[str]:
+    """Which defenses no attack could simulate, and what that means."""
+    names = dict.fromkeys(labels[Setup.of(a.record)] for a in tried if _is_unsimulated(a))
+    return [
+        f"What {list_words([*names])} prepares is not what its prepare_expected tells those who "
+        "simulate it, so a guess that explains the update may still be wrong, and none is proved."
+    ] * bool(names)
 
 
 def _tell_scarce(groups: Collection[People]) -> list[str]:

@@ -16,6 +16,8 @@ from seepage.core.construct import Component
 T = TypeVar("T", bound=Hashable)
 
 NO_DEFENSE: Defense = ()
+# Why nothing is said to be safe, or proved, behind a defense that does not do what it tells.
+UNSIMULATED = "the defense could not be simulated"
 
 # The short label of each defense, and the arguments that it does not show while they are at their
 # default.
