@@ -16,8 +16,16 @@ Example:
     True
 """
 
-import importlib
-import random
+import sys
+
+# `python -m seepage` looks for every module in the current folder first, which anybody may have
+# filled: from here on, only if Seepage itself lies there. Nothing may be imported before this.
+_by_name = sys.argv[:1] == ["-m"] and not sys.flags.safe_path
+if _by_name and sys.orig_argv[-len(sys.argv)].removeprefix("-m").partition(".")[0] == "seepage":
+    sys.path[:1] = [folder for folder in sys.path[:1] if f"{folder}/seepage" in __path__]
+
+import importlib  # noqa: E402
+import random  # noqa: E402
 
 # Not from typing, whose import takes longer than everything else here.
 TYPE_CHECKING = False

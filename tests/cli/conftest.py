@@ -27,8 +27,7 @@ def refused(monkeypatch, capsys):
 
 @pytest.fixture
 def wide_place(tmp_path, monkeypatch):
-    """A folder to run in, on a wide terminal; the command may change the path of modules."""
+    """A folder to run in, on a wide terminal."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sys, "path", list(sys.path))
     return tmp_path

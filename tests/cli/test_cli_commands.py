@@ -45,7 +45,6 @@ def people(count):
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(sys, "path", list(sys.path))
     return tmp_path
 
 

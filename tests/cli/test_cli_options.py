@@ -2,7 +2,7 @@
 
 import pytest
 
-from seepage.cli.options import _read_option, import_from_here, read_chains, read_network, read_part
+from seepage.cli.options import _read_option, read_chains, read_network, read_part
 from seepage.core.errors import InvalidValue, UnknownName
 
 
@@ -63,7 +63,6 @@ def test_no_defense_is_first_unless_it_is_listed():
 @pytest.fixture
 def own(wide_place):
     """A folder of files, each with a network."""
-    import_from_here()
     source = "from torch import nn\n\n\nclass Net(nn.Linear):\n    pass\n"
     (wide_place / "nets").mkdir()
     for name in ("own_small", "own-dashed", "nets/own_deep", "json"):

@@ -1,5 +1,6 @@
 """Parts of other packages: found where they are installed, and harmless where they are broken."""
 
+import importlib.util
 import sys
 import time
 import warnings
@@ -388,3 +389,39 @@ def test_looking_for_plugins_is_quick(install):
         assert "grey" in attacks
         times.append(time.perf_counter() - began)
     assert min(times) < 0.05
+
+
+def test_a_named_module_and_its_neighbours_are_found_here_and_nothing_else_afterwards(place):
+    (place / "acme_nets.py").write_text("import acme_blocks\ndef build(): return acme_blocks.SIZE")
+    (place / "acme_blocks.py").write_text("SIZE = 3")
+    (place / "acme_planted.py").write_text("")
+    before = list(sys.path)
+    assert plugins.import_factory("acme_nets:build", kind="network")() == 3
+    assert sys.path == before
+    assert importlib.util.find_spec("acme_planted") is None
+
+
+def test_a_package_here_imports_from_itself_at_any_time(place):
+    (place / "acme").mkdir()
+    (place / "acme" / "__init__.py").write_text("")
+    (place / "acme" / "blocks.py").write_text("SIZE = 3")
+    lazy = "def build():\n    from acme import blocks\n    return blocks.SIZE\n"
+    (place / "acme" / "nets.py").write_text(lazy)
+    assert plugins.import_factory("acme.nets:build", kind="network")() == 3
+
+
+def test_a_folder_that_a_named_module_puts_on_the_path_stays_there(place):
+    (place / "acme_nets.py").write_text(
+        "import os, sys\nsys.path.insert(0, os.getcwd())\nbuild = int"
+    )
+    before = list(sys.path)
+    plugins.import_factory("acme_nets:build", kind="network")
+    assert sys.path == [str(place), *before]
+
+
+def test_an_installed_module_is_taken_and_a_namesake_here_is_named(install, place):
+    install("acme-parts")
+    (place / "acme_parts.py").write_text("def mine(): return 3")
+    assert plugins.import_factory("acme_parts:Grey", kind="attack")
+    with pytest.raises(InvalidValue, match=r"imports 'acme_parts' from .* 'acme_parts.py'; rename"):
+        plugins.import_factory("acme_parts:mine", kind="attack")

@@ -17,7 +17,6 @@ from seepage.cli.options import (
     Quiet,
     Resume,
     Workers,
-    import_from_here,
     make_console,
 )
 
@@ -70,7 +69,6 @@ def leaderboard(
     from seepage_papers.board import BOARD, SMOKE
     from seepage_papers.leaderboard import LeaderboardRequest, make_leaderboard
 
-    import_from_here()
     base = SMOKE if smoke else BOARD
     board = replace(base, effort=effort.value, steps=base.steps if steps is None else steps)
     request = LeaderboardRequest(

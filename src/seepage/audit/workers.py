@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -41,6 +42,7 @@ BEGUN, PROGRESS, OUTCOME = b"b", b"p", b"o"
 TRIES = 2
 # The address on which a cluster that is started here listens.
 HOST = "SEEPAGE_RAY_HOST"
+_SAFE = "PYTHONSAFEPATH"
 # Seconds after which Ray knows that a machine is lost.
 _NOTICED = 20
 
@@ -172,10 +174,28 @@ class Pool:
             kwargs={"threads": threads, "checkpoints": self.checkpoints},
             daemon=True,
         )
-        process.start()
+        with _safe_path():
+            process.start()
         # If we held that end too, we would not notice when the worker dies.
         theirs.close()
         return _Worker(process, ours)
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Start Python so that it does not look for modules in the current folder, as it would first.
+
+    A worker then gets the path of modules of this process.
+    """
+    before = os.environ.get(_SAFE)
+    os.environ[_SAFE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE]
+        else:
+            os.environ[_SAFE] = before
 
 
 def _describe_timeout(seconds: float) -> str:
@@ -309,18 +329,21 @@ class RayCluster:
         if ray.is_initialized():
             yield
             return
-        # Workers import what this process can: seepage from a source tree, the user's networks.
-        paths = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
+        # Workers import what this process can, such as seepage from a source tree.
+        given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        paths = os.pathsep.join(str(Path(folder).absolute()) for folder in given if folder)
         there = "RAY_ADDRESS" in os.environ
         try:
-            ray.init(
-                num_cpus=None if there else self.workers,
-                include_dashboard=None if there else False,
-                _node_ip_address=None if there else os.environ.get(HOST, "127.0.0.1"),
-                log_to_driver=False,
-                logging_level="ERROR",
-                runtime_env={"env_vars": {"PYTHONPATH": paths}},
-            )
+            # Ray lets workers import everything from the folder in which it starts.
+            with _safe_path(), chdir(sys.prefix):
+                ray.init(
+                    num_cpus=None if there else self.workers,
+                    include_dashboard=None if there else False,
+                    _node_ip_address=None if there else os.environ.get(HOST, "127.0.0.1"),
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                    runtime_env={"env_vars": {"PYTHONPATH": paths}},
+                )
         except Exception as error:
             where = f"at {os.environ['RAY_ADDRESS']!r}" if there else "here"
             raise SeepageError(

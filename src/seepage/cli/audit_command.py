@@ -29,7 +29,6 @@ from seepage.cli.options import (
     Resume,
     Where,
     Workers,
-    import_from_here,
     make_console,
     use_key,
 )
@@ -211,7 +210,6 @@ def audit(
     if (data is None) == (capture is None) and model is not None:
         raise InvalidValue("expected --model with --data, or --model with --capture")
     given = {name: value for name, value in chosen.items() if value is not None}
-    import_from_here()
     use_key(encrypt_key)
     request = AuditRequest(
         spec=spec,

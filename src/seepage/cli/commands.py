@@ -25,7 +25,6 @@ from seepage.cli.options import (
     PrintedOption,
     Quiet,
     Workers,
-    import_from_here,
     make_console,
     use_key,
 )
@@ -67,7 +66,6 @@ def membership(
     """Test who was in the batch behind captured updates: a p-value for each candidate."""
     from seepage.cli.membership_command import MembershipRequest, answer_membership
 
-    import_from_here()
     request = MembershipRequest(
         captures=captures,
         model=model,
@@ -101,7 +99,6 @@ def inspect(
     """Say what an architecture gives away before anything is shared: inputs, or words."""
     from seepage.cli.model_commands import inspect_models
 
-    import_from_here()
     inspect_models(
         models,
         options=option or [],
@@ -136,7 +133,6 @@ def vet(
     """
     from seepage.cli.model_commands import vet_model
 
-    import_from_here()
     code = vet_model(
         model,
         options=option or [],
@@ -193,7 +189,6 @@ def sweep(
     from seepage.cli.sweep_command import KNOBS, Sweep, read_values, run_sweep
     from seepage.core.errors import InvalidValue
 
-    import_from_here()
     given = dict(zip(KNOBS, (noise, epsilon, prune, batch_sizes), strict=True))
     chosen = [(knob, written) for knob, written in given.items() if written is not None]
     if len(chosen) != 1:
@@ -331,7 +326,6 @@ def list_(
     if name is None:
         list_parts(kind.value, make_console())
     else:
-        import_from_here()
         describe_part(kind.value, name, make_console())
 
 
@@ -357,7 +351,6 @@ def new(
     """Write a commented spec from these options; on a terminal, ask for what is missing."""
     from seepage.cli.new_command import NewSpec, ask_missing, write_spec
 
-    import_from_here()
     console = make_console()
     asked = ask_missing({"data": data, "model": model}, console)
     wanted = NewSpec(

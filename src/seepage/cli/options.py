@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from enum import StrEnum
@@ -114,11 +113,6 @@ def use_key(path: Path | None) -> None:
 
     if path is not None:
         os.environ[VARIABLE] = str(path.absolute())
-
-
-def import_from_here() -> None:
-    """Let `package.module:factory` name modules in the current folder."""
-    sys.path.insert(0, str(Path.cwd()))
 
 
 def _read_option(written: str) -> tuple[str, Any]:

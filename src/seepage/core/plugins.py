@@ -14,13 +14,16 @@ is named by its path, `name = "my_package.attacks:my_attack"`.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing import parent_process
+from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -219,6 +222,7 @@ def import_factory(path: str, *, kind: str) -> Any:  # noqa: ANN401
     module = _import_module(module_name, path)
     found = getattr(module, attribute, None)
     if found is None:
+        _refuse_shadow(module)
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise UnknownName("factory", attribute, public, where=f"in {module_name}")
     if not callable(found):
@@ -236,7 +240,8 @@ def add_article(noun: str) -> str:
 
 def _import_module(name: str, path: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        with _look_here(name):
+            return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{name}.".startswith(f"{missing}."):
@@ -245,6 +250,43 @@ def _import_module(name: str, path: str) -> ModuleType:
                 "or install its package"
             ) from error
         raise InvalidValue(f"importing {name!r} raised {summarise_error(error)}") from error
+
+
+@contextmanager
+def _look_here(name: str) -> Iterator[None]:
+    """While a module is imported, look in the current folder for what is found nowhere else.
+
+    Anybody may have filled that folder. So nothing else is ever imported from it: not what Seepage
+    or another library imports, neither before nor afterwards, and no module that is installed.
+    """
+    top = name.partition(".")[0]
+    if top in sys.modules or _is_installed(top):
+        yield
+        return
+    here = str(Path.cwd())
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        # This entry alone: the module may have added the same folder by itself.
+        sys.path[:] = [folder for folder in sys.path if folder is not here]
+
+
+def _is_installed(top: str) -> bool:
+    """Whether Python finds a module; a folder without Python files is none."""
+    found = importlib.util.find_spec(top)
+    return found is not None and found.origin is not None
+
+
+def _refuse_shadow(module: ModuleType) -> None:
+    """Raise if the current folder has a module of this name, but another was imported."""
+    top = module.__name__.partition(".")[0]
+    origin = getattr(sys.modules[top], "__file__", None) or top
+    mine = [place for place in (Path(f"{top}.py"), Path(top, "__init__.py")) if place.is_file()]
+    if mine and Path(origin).resolve() not in [place.resolve() for place in mine]:
+        raise InvalidValue(
+            f"Python imports {top!r} from {origin!r} instead of {str(mine[0])!r}; rename yours"
+        )
 
 
 @cache
