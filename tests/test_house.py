@@ -12,9 +12,9 @@ import seepage
 PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
-    "files": 310,
-    "lines": 66_300,
-    "public names": 1_206,
+    "files": 312,
+    "lines": 66_700,
+    "public names": 1_212,
     "single-user modules": 38,
 }
 

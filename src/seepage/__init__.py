@@ -26,6 +26,7 @@ if _by_name and sys.orig_argv[-len(sys.argv)].removeprefix("-m").partition(".")[
 
 import importlib  # noqa: E402
 import random  # noqa: E402
+import threading  # noqa: E402
 
 # Not from typing, whose import takes longer than everything else here.
 TYPE_CHECKING = False
@@ -183,7 +184,9 @@ def _import(name: str) -> object:
     try:
         return importlib.import_module(name)
     finally:
-        random.setstate(state)
+        # Other threads may have drawn meanwhile, and would draw the same again.
+        if threading.active_count() == 1:
+            random.setstate(state)
 
 
 def __dir__() -> list[str]:

@@ -3,12 +3,83 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Literal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+T = TypeVar("T")
+
+
+class _Setting(Generic[T]):
+    """A setting of the whole process, which several threads may want at once.
+
+    The last one that asked decides, and when nobody wants anything it is what it was.
+    """
+
+    def __init__(self, read: Callable[[], T], write: Callable[[T], object]) -> None:
+        self._read, self._write = read, write
+        self._lock = threading.Lock()
+        self._wanted: dict[object, T] = {}
+
+    @contextmanager
+    def hold(self, value: T | None) -> Iterator[None]:
+        """Hold this value inside the block; None leaves it."""
+        if value is None:
+            yield
+            return
+        key = object()
+        with self._lock:
+            if not self._wanted:
+                self._before = self._read()
+            self._wanted[key] = value
+            self._write(value)
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._wanted[key]
+                self._write(next(reversed(self._wanted.values()), self._before))
+
+
+def _read_attention() -> tuple[bool, bool, bool]:
+    cuda = torch.backends.cuda
+    return (
+        cuda.flash_sdp_enabled(),  # type: ignore[no-untyped-call]
+        cuda.mem_efficient_sdp_enabled(),  # type: ignore[no-untyped-call]
+        cuda.cudnn_sdp_enabled(),  # type: ignore[no-untyped-call]
+    )
+
+
+def _write_attention(kernels: tuple[bool, bool, bool]) -> None:
+    # torch's own context manager takes as long as a small layer.
+    flash, efficient, fused = kernels
+    torch.backends.cuda.enable_flash_sdp(flash)
+    torch.backends.cuda.enable_mem_efficient_sdp(efficient)
+    torch.backends.cuda.enable_cudnn_sdp(fused)
+
+
+def _read_rounding() -> tuple[bool, bool]:
+    return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+
+def _write_rounding(allowed: tuple[bool, bool]) -> None:
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = allowed
+
+
+def _write_tuning(wanted: bool) -> None:
+    torch.backends.cudnn.benchmark = wanted
+
+
+_ATTENTION = _Setting(_read_attention, _write_attention)
+_CUDNN = _Setting(torch._C._get_cudnn_enabled, torch._C._set_cudnn_enabled)
+_ROUNDING = _Setting(_read_rounding, _write_rounding)
+# torch's own context manager sets the precision on Intel GPUs too, and warns if there is none.
+_ONEDNN = _Setting(torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled)
+_TUNING = _Setting(lambda: torch.backends.cudnn.benchmark, _write_tuning)
 
 
 @contextmanager
@@ -18,21 +89,8 @@ def differentiable_twice(*, recurrent: bool) -> Iterator[None]:
     The fused kernels for attention have no second derivative, and cuDNN's recurrent layers have no
     first one outside training mode. Results are the same up to rounding.
     """
-    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
-    flash = cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]
-    efficient = cuda.mem_efficient_sdp_enabled()  # type: ignore[no-untyped-call]
-    fused = cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
-    # torch's own context manager takes as long as a small layer.
-    cuda.enable_flash_sdp(False)
-    cuda.enable_mem_efficient_sdp(False)
-    cuda.enable_cudnn_sdp(False)
-    try:
-        with cudnn.flags(enabled=False) if recurrent else nullcontext():
-            yield
-    finally:
-        cuda.enable_flash_sdp(flash)
-        cuda.enable_mem_efficient_sdp(efficient)
-        cuda.enable_cudnn_sdp(fused)
+    with _ATTENTION.hold((False, False, False)), _CUDNN.hold(False if recurrent else None):
+        yield
 
 
 def is_recurrent(network: nn.Module) -> bool:
@@ -54,13 +112,8 @@ def precision(wanted: Precision) -> Iterator[None]:
 
     torch rounds convolutions to TF32 by default. Nothing changes on a CPU.
     """
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = wanted == "tf32"
-    try:
+    with _ROUNDING.hold((wanted == "tf32",) * 2):
         yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def upcast(tensor: Tensor) -> Tensor:
@@ -83,14 +136,9 @@ def plain_convolutions() -> Iterator[None]:
     Results are the same up to rounding. There oneDNN rearranges images and weights at every call,
     which takes longer than a small convolution itself. Other processors keep oneDNN.
     """
-    before = torch._C._get_mkldnn_enabled()
     on_arm = platform.machine().lower() in ("aarch64", "arm64")
-    # torch's own context manager sets the precision on Intel GPUs too, and warns if there is none.
-    torch._C._set_mkldnn_enabled(before and not on_arm)
-    try:
+    with _ONEDNN.hold(False if on_arm else None):
         yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
 
 
 @contextmanager
@@ -100,10 +148,5 @@ def tuning(wanted: bool) -> Iterator[None]:
     This pays if the same shapes occur thousands of times. It does nothing on a CPU, nor if
     algorithms must be deterministic.
     """
-    cudnn = torch.backends.cudnn
-    before = cudnn.benchmark
-    cudnn.benchmark = wanted and not torch.are_deterministic_algorithms_enabled()
-    try:
+    with _TUNING.hold(wanted and not torch.are_deterministic_algorithms_enabled()):
         yield
-    finally:
-        cudnn.benchmark = before

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.core import PreparedBatch, Rng, Task
+from seepage.core.draws import PrivateDraws
 from seepage.core.errors import InvalidValue
 from seepage.core.protocols import Stage
 from seepage.core.rng import require_seed
@@ -149,8 +150,7 @@ class Precode(OnInputs):
         """Insert the bottleneck, without noise."""
         name, head = head_of(task, needed_by=self)
         model = copy.deepcopy(task.model)
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-            torch.default_generator.manual_seed(self.seed)
+        with PrivateDraws(self.seed), torch.device("cpu"):
             bottleneck = VariationalBottleneck(copy.deepcopy(head), self.code)
         model.set_submodule(name, bottleneck.to(head.weight))
         return replace(task, model=model, name=f"{task.name} behind {self}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from seepage.clients import Client
 from seepage.core import Attack, Batch, Domain, Observation, Protection, Rng, Task
 from seepage.core.batch import class_numbers
 from seepage.core.device import upcast
+from seepage.core.draws import private_draws
 from seepage.core.errors import InvalidValue, NotApplicable, explain_errors
 from seepage.core.rng import require_seed
 from seepage.core.task import trains_by_batch, unwrap
@@ -36,10 +38,10 @@ from seepage.step.shared_update import (
     describe_random_layers,
     find_privacy,
     freeze_unmoved,
+    keeping_activations,
     leave_unchanged,
     read_autocast,
     remove_backward_hooks,
-    without_checkpointing,
 )
 from seepage.step.step_attacks import (
     choose_domain,
@@ -183,21 +185,24 @@ def audit_step(
         remove_backward_hooks(own)
     unmoved = freeze_unmoved(own, model, optimizer)
     autocast = read_autocast(model)
-    with leave_unchanged(model), without_checkpointing():
-        inputs, targets = check_batch(*read_batch(batch))
-        padding = None
-        if not inputs.is_floating_point():
-            mask = read_mask(batch)
-            texts = choose_texts(own, inputs, declared=domain, mask=mask)
-            others = gather_texts(others, texts)
-            domain, padding = texts, None if mask is None else texts.padding
-        if loss is None:
-            loss = find_model_loss(own, batch)
-        read, unread = find_unread(own, batch)
-        if padding is not None:
-            own, wrapped = (MaskPadding(each, padding) for each in (own, wrapped))
-        random = describe_random_layers(own, given=gradients is not None)
-        step = _prepare_step(own, loss, inputs, targets, optimizer, domain, defense, others)
+    with leave_unchanged(model), keeping_activations(), ExitStack() as stack:
+        with private_draws() as draws:
+            inputs, targets = check_batch(*read_batch(batch))
+            padding = None
+            if not inputs.is_floating_point():
+                mask = read_mask(batch)
+                texts = choose_texts(own, inputs, declared=domain, mask=mask)
+                others = gather_texts(others, texts)
+                domain, padding = texts, None if mask is None else texts.padding
+            if loss is None:
+                loss = find_model_loss(own, batch)
+            read, unread = find_unread(own, batch)
+            if padding is not None:
+                own, wrapped = (MaskPadding(each, padding) for each in (own, wrapped))
+            random = describe_random_layers(own, given=gradients is not None)
+            step = _prepare_step(own, loss, inputs, targets, optimizer, domain, defense, others)
+        if draws.drew:
+            stack.enter_context(private_draws())
         task, client, shape = step.task, step.client, tuple(inputs.shape[1:])
         known = threat or Threat(batchnorm="unknown" if trains_by_batch(model) else "running")
         people = read_people(task, step.private, others, labels_of_others, public)
@@ -209,15 +214,16 @@ def audit_step(
             who, real = _run_loop(loop, people.attacked, known, gradients, key)
         else:
             privacy.require_reduction(client.local, len(inputs))
-            who = privacy.capture_update(
-                people.attacked,
-                task,
-                model,
-                step.own_loss,
-                shape=shape,
-                knows_labels=known.knows_labels,
-                rng=key,
-            )
+            with private_draws():
+                who = privacy.capture_update(
+                    people.attacked,
+                    task,
+                    model,
+                    step.own_loss,
+                    shape=shape,
+                    knows_labels=known.knows_labels,
+                    rng=key,
+                )
             real = RealStep()
         real = real.leave_out(_READ_TOO.format(", ".join(read)) if read else "")
         unlabelled = others is not None and labels_of_others is None

@@ -21,10 +21,11 @@ from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import Batch, LocalComputation, Observation, Rng, Task, Update
 from seepage.core.device import upcast
 from seepage.core.digest import digest
+from seepage.core.draws import private_draws
 from seepage.core.errors import InvalidValue, SeepageError, summarise_error
 from seepage.core.task import batchnorm_layers, copy_unwrapped, unwrap
 from seepage.core.update import Granularity
-from seepage.step.shared_update import describe_random_layers
+from seepage.step.shared_update import describe_random_layers, keeping_activations
 from seepage.step.step_inputs import MaskPadding
 from seepage.threats import Simulation, Threat
 from seepage.zoo.foreign import find_logits
@@ -107,7 +108,8 @@ class TrainingLoop:
                 layer.train()
         trained = list(self._select_shared(model).values())
         # Nothing else gets a gradient: the loss may read parameters that are not of the copy.
-        torch.autograd.backward(self._compute_loss(model), inputs=trained)
+        with keeping_activations(as_the_loop=True):
+            torch.autograd.backward(self._compute_loss(model), inputs=trained)
         return [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
 
     def _select_shared(self, model: nn.Module) -> dict[str, Tensor]:
@@ -117,8 +119,7 @@ class TrainingLoop:
 
     def _compute_loss(self, model: nn.Module) -> Tensor:
         inputs = self.task.domain.normalise(self.batch.inputs).reshape(-1, *self.shape)
-        gpus = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
-        with torch.random.fork_rng(devices=gpus), self.autocast:
+        with private_draws(), self.autocast:
             outputs = model(inputs)
             # Without labels the inputs are the targets.
             targets = self.batch.labels if self.batch.labels.numel() else inputs

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
+import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -19,6 +19,7 @@ from seepage.audit.targets import CapturedUpdate, Target
 from seepage.capture import Capture, Setting
 from seepage.clients import FedAvg, Gradient
 from seepage.core import LocalComputation, Protection, Rng, Task
+from seepage.core.draws import restored_draws
 from seepage.core.errors import InvalidValue, summarise_error
 from seepage.core.task import Reduction, copy_unwrapped
 from seepage.defenses import gaussian_epsilon
@@ -125,20 +126,14 @@ def leave_unchanged(model: nn.Module) -> Iterator[None]:
 
     Inside, gradients are recorded and autocast is off, whatever surrounds the call.
     """
-    devices = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
-    kind = "cuda" if devices else "cpu"
-    plain, arrays = random.getstate(), np.random.get_state()
-    try:
-        with (
-            torch.random.fork_rng(devices=devices),
-            torch.inference_mode(False),
-            torch.enable_grad(),
-            torch.autocast(kind, enabled=False),
-        ):
-            yield
-    finally:
-        random.setstate(plain)
-        np.random.set_state(arrays)
+    kind = "cuda" if any(p.is_cuda for p in model.parameters()) else "cpu"
+    with (
+        restored_draws(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast(kind, enabled=False),
+    ):
+        yield
 
 
 def read_autocast(model: nn.Module) -> torch.autocast:
@@ -159,27 +154,51 @@ def remove_backward_hooks(model: nn.Module) -> None:
         module._backward_pre_hooks.clear()
 
 
+# What this thread, or task of asyncio, does where a network asks to compute activations twice.
+_KEEPS: ContextVar[Literal["", "all", "as the loop"]] = ContextVar("seepage_keeps", default="")
+_GENERATOR = checkpoint._checkpoint_without_reentrant_generator
+_LOCK, _AUDITS = threading.Lock(), [0]
+
+
 @contextmanager
-def without_checkpointing() -> Iterator[None]:
+def keeping_activations(*, as_the_loop: bool = False) -> Iterator[None]:
     """Keep activations instead of computing them twice; torch.func cannot do the latter.
 
-    The numbers are the same.
+    The numbers are the same, but for reentrant checkpointing: where its inputs need no gradient,
+    nothing inside gets one. That is so here too `as_the_loop`. Other threads go on as they were.
     """
-
-    def run(function: Callable[..., Any], _: bool, *args: Any) -> Any:  # noqa: ANN401
-        return function(*args)
-
-    def keep(*_: object, **__: object) -> Generator[None]:
-        yield
-
-    generator = checkpoint._checkpoint_without_reentrant_generator
-    checkpoint._checkpoint_without_reentrant_generator = keep
-    checkpoint.CheckpointFunction.apply = staticmethod(run)  # type: ignore[method-assign]
+    token = _KEEPS.set("as the loop" if as_the_loop else "all")
+    with _LOCK:
+        _AUDITS[0] += 1
+        if _AUDITS[0] == 1:
+            checkpoint._checkpoint_without_reentrant_generator = _start
+            checkpoint.CheckpointFunction.apply = staticmethod(_run)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        checkpoint._checkpoint_without_reentrant_generator = generator
-        del checkpoint.CheckpointFunction.apply
+        _KEEPS.reset(token)
+        with _LOCK:
+            _AUDITS[0] -= 1
+            if not _AUDITS[0]:
+                checkpoint._checkpoint_without_reentrant_generator = _GENERATOR
+                del checkpoint.CheckpointFunction.apply
+
+
+def _start(*args: Any, **options: Any) -> Generator[None]:  # noqa: ANN401
+    return _keep() if _KEEPS.get() else _GENERATOR(*args, **options)
+
+
+def _keep() -> Generator[None]:
+    yield
+
+
+def _run(function: Callable[..., Any], preserves: bool, *args: Any) -> Any:  # noqa: ANN401
+    if not _KEEPS.get():
+        torchs = super(checkpoint.CheckpointFunction, checkpoint.CheckpointFunction)
+        return torchs.apply(function, preserves, *args)  # type: ignore[attr-defined]
+    needed = any(isinstance(one, Tensor) and one.requires_grad for one in args)
+    with torch.set_grad_enabled(torch.is_grad_enabled() and (needed or _KEEPS.get() == "all")):
+        return function(*args)
 
 
 def copy_model(model: object) -> nn.Module:

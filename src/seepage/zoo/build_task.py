@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from seepage.core import Domain, Task, cross_entropy
+from seepage.core.draws import PrivateDraws
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.core.rng import require_seed
 
@@ -78,7 +79,7 @@ def add_argument(name: str, argument: str, value: object) -> str:
 
 @contextmanager
 def seed_torch(seed: int) -> Iterator[None]:
-    """Seed what PyTorch draws inside the block, and restore its generator afterwards.
+    """Seed what PyTorch draws inside the block, and leave the generator of the process alone.
 
     Example:
         >>> with seed_torch(3):
@@ -90,9 +91,7 @@ def seed_torch(seed: int) -> Iterator[None]:
     """
     require_int("seed", require_seed(seed), at_least=0)
     # On the CPU, so that a seed gives the same weights whatever the caller's default device is.
-    # Only the CPU generator is seeded: torch.manual_seed would also reseed the caller's GPUs.
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seed)
+    with PrivateDraws(seed), torch.device("cpu"):
         yield
 
 

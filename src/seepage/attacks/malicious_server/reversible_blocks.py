@@ -16,6 +16,7 @@ from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.read_targets import fit_targets
 from seepage.attacks.linear_systems.analytic_fc import features
 from seepage.core import ActiveAttack, Observation, Reconstruction, Rng, Task, Trace
+from seepage.core.draws import PrivateDraws
 from seepage.core.errors import NotApplicable, require_at_least
 from seepage.core.rng import require_key
 from seepage.numerics.krylov import krylov
@@ -106,8 +107,8 @@ class ReversibleBlocks:
                 f"expected images of even height and width, got inputs of shape {shape}; plant "
                 "another way"
             )
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-            torch.default_generator.set_state(rng.fork("weights").generator().get_state())
+        seed = rng.fork("weights").generator().initial_seed()
+        with PrivateDraws(seed), torch.device("cpu"):
             network = ReversibleNetwork((shape[0], shape[1], shape[2]), self.blocks, task.classes)
         network.to(task.reference)
         return replace(task, model=network, name=f"reversible network instead of {task.name}")
