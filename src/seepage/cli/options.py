@@ -16,13 +16,10 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from seepage.printable import make_printable
+
 # Numbers in one input: a hundred times as many as a photograph has.
 _LARGEST = 100_000_000
-# Control characters but for the end of a line, and those that turn the
-# direction of text or cannot be encoded.
-_UNSAFE = re.compile(
-    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
 # Data with options; see `DATASET` of the spec.
 _OF_DATA = re.compile(r"(.+?):((?:split|pixels|mean|std|labels)=.*)")
 # What the help calls a model.
@@ -80,16 +77,6 @@ KnowsLabels = Annotated[
 ]
 
 
-def _make_printable(text: str) -> str:
-    r"""Replace what a terminal would obey instead of showing it.
-
-    Example:
-        >>> _make_printable("a\x1b[2Jb")
-        'a?[2Jb'
-    """
-    return _UNSAFE.sub("?", text)
-
-
 class _SafeConsole(Console):
     """A console that prints text from specs, records and files as text only."""
 
@@ -98,7 +85,7 @@ class _SafeConsole(Console):
     ) -> Iterable[Segment]:
         """Render as always, without control characters in any text."""
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else _make_printable(text), style, control)
+            yield Segment(text if control else make_printable(text), style, control)
 
 
 def make_console(*, stderr: bool = False) -> Console:

@@ -11,13 +11,14 @@ from xml.etree import ElementTree
 from seepage.audit.folder import SPEC
 from seepage.audit.record import Record
 from seepage.core.construct import Component
+from seepage.printable import make_printable
 from seepage.report.leak import Attempt, strongest
 from seepage.report.summary import group_rows
 from seepage.report.words import count_noun, defense_words, local_words, short_names, threat_label
 
 Status = Literal["identified", "passed", "inconclusive", "not applicable", "no truth", "failed"]
 # Not in XML 1.0, whatever the encoding.
-_FORBIDDEN = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF], "?")
+_FORBIDDEN = dict.fromkeys([0xFFFE, 0xFFFF], "?")
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ _SKIPPED = ("inconclusive", "not applicable", "no truth")
 
 
 def _clean(text: str) -> str:
-    return text.translate(_FORBIDDEN)
+    return make_printable(text).translate(_FORBIDDEN)
 
 
 _RULES = {

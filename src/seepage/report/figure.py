@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from xml.sax.saxutils import escape
 
+from seepage.printable import make_printable
 from seepage.report.amount import SATURATED
 from seepage.report.leak import Attempt, group_by_setup, strongest
 from seepage.report.page.line_chart import Axis, span_axis
@@ -113,7 +114,7 @@ def _write_svg(part: _Stroke | _Dot | _Caption) -> str:
             return f'<circle cx="{x:.2f}" cy="{y:.2f}" r="{radius:g}" fill="{colour}"/>'
         case _Caption((x, y), text, anchor):
             words = f'<text x="{x:.2f}" y="{y:.2f}" text-anchor="{anchor}" fill="{_INK}">'
-            return f"{words}{escape(text)}</text>"
+            return f"{words}{escape(make_printable(text))}</text>"
 
 
 def _write_pdf(part: _Stroke | _Dot | _Caption, height: float) -> str:
@@ -126,7 +127,7 @@ def _write_pdf(part: _Stroke | _Dot | _Caption, height: float) -> str:
             point = f"{x:.2f} {height - y:.2f}"
             return f"q {_mix(colour)} RG 1 J {2 * radius:g} w {point} m {point} l S Q"
         case _Caption((x, y), text, anchor):
-            plain = text.replace("\N{GREEK SMALL LETTER SIGMA}", "sigma")
+            plain = make_printable(text).replace("\N{GREEK SMALL LETTER SIGMA}", "sigma")
             shift = {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor] * _measure_text(plain)
             safe = plain.replace("\\", r"\\").replace("(", r"\(").replace(")", r"\)")
             ink = f"{_mix(_INK)} rg"

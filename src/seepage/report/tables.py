@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from seepage.printable import make_printable
 from seepage.report.change import Change, Direction, comparison_verdict
 from seepage.report.headroom import (
     Headroom,
@@ -180,7 +181,7 @@ def markdown_table(header: list[str], rows: list[list[str]]) -> list[str]:
 
 def markdown_words(text: str) -> str:
     """Escape text from a spec, so that it is neither markup nor a cell or line of its own."""
-    plain = " ".join(text.split())
+    plain = make_printable(" ".join(text.split()))
     for sign in "\\`*_[]<>|":
         plain = plain.replace(sign, f"\\{sign}")
     return plain
@@ -322,5 +323,5 @@ def _escape_latex(text: str) -> str:
         >>> _escape_latex("50% of a_b")
         '50\\% of a\\_b'
     """
-    plain = " ".join(text.split())
+    plain = make_printable(" ".join(text.split()))
     return re.sub("|".join(map(re.escape, _LATEX)), lambda match: _LATEX[match[0]], plain)

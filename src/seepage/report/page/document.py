@@ -9,6 +9,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from seepage.printable import make_printable
+
 if TYPE_CHECKING:
     from seepage.report.leak import Attempt, Level
 
@@ -50,7 +52,11 @@ def join_markup(*parts: str | None) -> Markup:
         '<br>&lt;script&gt;'
     """
     known = (part for part in parts if part is not None)
-    return Markup("".join(part if isinstance(part, Markup) else escape(part) for part in known))
+    return Markup("".join(part if isinstance(part, Markup) else _escape(part) for part in known))
+
+
+def _escape(text: str) -> str:
+    return escape(make_printable(text))
 
 
 def faint(text: str) -> Markup:
@@ -116,7 +122,7 @@ def make_scrollable(label: str, content: Markup) -> Markup:
 def _attribute(key: str, value: str | float | bool | None) -> str:
     if value is None or value is False:
         return ""
-    return f" {key}" if value is True else f' {key}="{escape(str(value))}"'
+    return f" {key}" if value is True else f' {key}="{_escape(str(value))}"'
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from seepage.audit.record import Record
+from seepage.printable import make_printable
 from seepage.report.amount import Amount, headline
 from seepage.report.leak import (
     Attempt,
@@ -337,7 +338,7 @@ def _data(columns: list[str], rows: list[list[str]]) -> Markup:
     words = {word: number for number, word in enumerate(dict.fromkeys(c for r in rows for c in r))}
     content = {
         "numbers": [title not in TEXTS for title in columns],
-        "words": list(words),
+        "words": list(map(make_printable, words)),
         "rows": [[words[cell] for cell in row] for row in rows],
     }
     # A closing tag inside a text would end the element.
