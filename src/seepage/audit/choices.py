@@ -72,6 +72,8 @@ def strongest(records: Iterable[Record], metric: str = "psnr") -> list[Leak]:
 
         S_D = min over attacks A of d(x, A(D(g)))
 
+    What was found behind a link that whoever sees the update can apply counts without it as well.
+
     Deviations:
         The paper writes a maximum over attacks, but tabulates the smallest error. Its tables take
         one attack for all people; here each person has the attack that is worst for them.
@@ -81,11 +83,16 @@ def strongest(records: Iterable[Record], metric: str = "psnr") -> list[Leak]:
     """
     sign = _sign(metric)
     best: dict[tuple[Defense, str, int], Leak] = {}
+    records = list(records)
+    tried = {(record.defense, *person) for record in records for person in record.persons}
     for record in records:
         for person, value in zip(record.persons, record.scores.get(metric, ()), strict=False):
-            key = record.defense, *person
-            if value is not None and (key not in best or sign * value > sign * best[key].value):
-                best[key] = Leak(*key, value, str(record.attack))
+            for defense in (record.defense, *record.weaker):
+                key = defense, *person
+                known = best.get(key)
+                better = known is None or (value is not None and sign * value > sign * known.value)
+                if value is not None and key in tried and better:
+                    best[key] = Leak(*key, value, str(record.attack))
     return list(best.values())
 
 

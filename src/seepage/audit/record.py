@@ -129,6 +129,7 @@ class Record:
         sampling: How the people were chosen: "at random", "in order" or "by number"; empty if that
             is not known.
         readable: Whether closed forms can read the update behind the defense.
+        repeatable: How many of the last links of the defense whoever sees the update can apply too.
         known_as: For a captured update, the data and number under which each person counts: those
             of the first update of the same client with the same input. Empty where `data` and
             `people` tell people apart.
@@ -161,6 +162,7 @@ class Record:
     applicable: bool = True
     sampling: str = ""
     readable: bool = False
+    repeatable: int = 0
     known_as: tuple[tuple[str, int], ...] = ()
     control: Control | None = None
 
@@ -185,6 +187,15 @@ class Record:
     def batch_size(self) -> int:
         """Number of people in the batch."""
         return len(self.people)
+
+    @property
+    def weaker(self) -> tuple[Defense, ...]:
+        """The defenses behind which a person leaks at least as much: this one without last links.
+
+        Whoever sees an update that was shared without a link can apply it, if it is repeatable.
+        """
+        count = len(self.defense)
+        return tuple(self.defense[: count - n] for n in range(1, min(self.repeatable, count) + 1))
 
     @property
     def residual(self) -> float:

@@ -208,6 +208,7 @@ _FIELDS: Mapping[str, Check] = {
     "applicable": _is_truth_value,
     "sampling": _is_word,
     "readable": _is_truth_value,
+    "repeatable": _is_count,
     "known_as": _list_of(_is_person),
     "control": lambda value: value is None,
     "batch_size": _is_place,
@@ -217,6 +218,7 @@ _ADDED: Mapping[str, object] = {
     "applicable": True,
     "sampling": "",
     "readable": False,
+    "repeatable": 0,
     "known_as": [],
 }
 

@@ -83,6 +83,7 @@ def _begin_record(case: AnyCase) -> Record:
         local=Component.of(case.client.local),
         defense=describe_defense(case.client),
         readable=case.client.chain.keeps_gradient,
+        repeatable=case.client.chain.repeatable_links,
         threat=describe_threat(case.threat) if isinstance(case, Case) else None,
         attack=Component.of(case.attack_name if isinstance(case, Case) else case.name),
         seed=case.seed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, ClassVar, cast, overload
 
 from seepage.core import (
@@ -96,6 +96,11 @@ class Chain:
         """Whether closed forms can read the update; a link that does not say so prevents it."""
         return all(getattr(link, "keeps_gradient", False) for link in self.links)
 
+    @property
+    def repeatable_links(self) -> int:
+        """How many of the last links whoever sees an update can apply to it as well."""
+        return sum(1 for _ in takewhile(_is_repeatable, reversed(self.links)))
+
     def broadcast(self, task: Task) -> Task:
         """Return the network that server and clients hold."""
         for link in self.input_defenses:
@@ -171,6 +176,11 @@ def _require_defense(link: object) -> None:
         raise InvalidValue(f"expected a defense such as Prune(0.9), got {link!r}")
 
 
+def _is_repeatable(link: Protection) -> bool:
+    finished = isinstance(link, Defense) and link.consumes == link.produces == "aggregate"
+    return finished and bool(getattr(link, "repeatable", False))
+
+
 def _rank(link: Protection) -> int:
     """Return the position of a link in the data flow."""
     if isinstance(link, InputDefense):
@@ -182,6 +192,8 @@ class Link:
     """Abstract: a frozen value whose `repr` is the shortest call that builds it.
 
     Set `keeps_gradient` if the update stays a multiple of a gradient, but for noise or rounding.
+    Set `repeatable` if it is a function of one finished update, without randomness or a secret:
+    whoever sees an update can do the same to it.
 
     Example:
         >>> from seepage.defenses import Prune
@@ -190,6 +202,7 @@ class Link:
     """
 
     keeps_gradient: ClassVar[bool] = False
+    repeatable: ClassVar[bool] = False
 
     def __repr__(self) -> str:
         """Write positional arguments bare, and leave out arguments that equal their default."""

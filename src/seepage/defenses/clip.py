@@ -34,6 +34,7 @@ class Clip(OnAggregate):
     """
 
     keeps_gradient: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = True
     max_norm: float
 
     def __post_init__(self) -> None:

@@ -39,6 +39,7 @@ class Prune(OnAggregate):
         Huang et al., 2021 (huang2021evaluating); Zhu et al., 2019 (zhu2019deep)
     """
 
+    repeatable: ClassVar[bool] = True
     ratio: float
     scope: Literal["tensor", "update"] = field(default="tensor", kw_only=True)
 
@@ -77,6 +78,7 @@ class TopK(OnAggregate):
         Stich et al., 2018 (stich2018sparsified), without the memory of unsent entries
     """
 
+    repeatable: ClassVar[bool] = True
     k: int
 
     def __post_init__(self) -> None:
@@ -140,6 +142,8 @@ class Sign(OnAggregate):
         Bernstein et al., 2018 (bernstein2018signsgd)
     """
 
+    repeatable: ClassVar[bool] = True
+
     def __call__(self, update: Update, *, rng: Rng) -> Update:
         """Take signs."""
         return update.map(Tensor.sign)
@@ -160,6 +164,7 @@ class Quantize(OnAggregate):
     """
 
     keeps_gradient: ClassVar[bool] = True
+    repeatable: ClassVar[bool] = True
     bits: int
 
     def __post_init__(self) -> None:

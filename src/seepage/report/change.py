@@ -12,11 +12,8 @@ from seepage.core.errors import InvalidValue
 from seepage.core.grouping import group_by
 from seepage.report.amount import SATURATED
 from seepage.report.intervals import Interval, join_shared, mean_interval
-from seepage.report.leak import Attempt, Level, Verdict, Victim, attempts, strongest
+from seepage.report.leak import NOTICED, Attempt, Level, Verdict, Victim, attempts, strongest
 from seepage.report.words import Setup, count_noun, decibels, label_setups
-
-# Another seed alone can change the PSNR by less than this, in dB.
-NOTICED = 1.0
 
 
 class Direction(StrEnum):

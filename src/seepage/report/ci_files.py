@@ -34,8 +34,9 @@ class Check:
 
 def _list_checks(records: Sequence[Record]) -> list[Check]:
     """One check for each attack and setup, judged over all records as the verdict is."""
-    attacks = short_names(record.attack for record in records)
-    return [_check(group, tried, attacks) for group, tried in group_rows(records)]
+    rows = group_rows(records)
+    attacks = short_names(group[0].attack for group, _ in rows)
+    return [_check(group, tried, attacks) for group, tried in rows]
 
 
 def _check(

@@ -11,16 +11,25 @@ from enum import StrEnum
 import numpy as np
 
 from seepage.audit.choices import find_identified
-from seepage.audit.record import Record
+from seepage.audit.record import Defense, Record
 from seepage.core.construct import Component
 from seepage.core.grouping import group_by
-from seepage.report.amount import Amount, find_amount, find_baseline, find_score, list_parts
+from seepage.report.amount import (
+    SATURATED,
+    Amount,
+    find_amount,
+    find_baseline,
+    find_score,
+    list_parts,
+)
 from seepage.report.effort import effort_curves
-from seepage.report.words import NO_DEFENSE, Setup
+from seepage.report.words import NO_DEFENSE, Setup, defense_words
 from seepage.scoring.identification import Identification, is_close_call
 
 # Probability with which labels may be right by chance and still count as leaked.
 _LUCK = 0.05
+# Another seed alone can change the PSNR in dB, or the share in per cent, by less than this.
+NOTICED = 1.0
 
 
 Victim = tuple[str, int]
@@ -72,6 +81,8 @@ class Attempt:
         psnr: What came back, in dB; minus infinity where that is not defined.
         level: What that shows, corrected for all attempts and people of the setup.
         parts: What leaked besides the input as a whole: the label, columns, words.
+        behind: Links that the adversary applies to the update itself, where this was found behind
+            them and nothing as good without; empty for an attack that was run as it stands.
         conclusive: Whether the attack, or another one on this person, is known to find people; of
             several networks, defenses or adversaries, on each of them.
     """
@@ -83,6 +94,7 @@ class Attempt:
     level: Level
     parts: tuple[str, ...] = ()
     conclusive: bool = False
+    behind: Defense = ()
 
     @property
     def victim(self) -> Victim:
@@ -93,6 +105,11 @@ class Attempt:
     def person(self) -> Victim:
         """By whom this person is counted: the same in every captured update that is known to."""
         return self.record.persons[self.index]
+
+    @property
+    def shows(self) -> bool:
+        """Whether anything was shown about the person."""
+        return self.level.rank <= Level.partly.rank
 
     @property
     def update(self) -> tuple[str, tuple[int, ...]]:
@@ -224,7 +241,8 @@ def _luck_with_labels(records: Sequence[Record]) -> float:
 def attempts(records: Sequence[Record]) -> list[Attempt]:
     """Every person of every record with a score, in the order of the audit.
 
-    Who is identified is decided over all of these records: give those of a whole audit.
+    Who is identified is decided over all of these records: give those of a whole audit. After them
+    comes what was found behind a defense and must count without it.
     """
     identifying, labels = find_identified(records), _find_leaked_labels(records)
     rising = [curve for curve in effort_curves(records) if curve.rising]
@@ -246,7 +264,68 @@ def attempts(records: Sequence[Record]) -> list[Attempt]:
             )
             level = _level_of(attempt, identified=entry in identifying)
             found.append(replace(attempt, level=level))
-    return found
+    return [*found, *_carry_over(found)]
+
+
+def _carry_over(tried: Sequence[Attempt]) -> list[Attempt]:
+    """What an update tells of people because a function of it does.
+
+    Whoever sees an update can prune it, and then find what is found behind pruning. So where more
+    was found behind a link that can be repeated, that attack with the link before it is one on the
+    update without the link. No test is done again: who is identified behind it is identified.
+    """
+    own = group_by(tried, lambda one: (_update_of(one.record, one.record.defense), one.index))
+    best: dict[tuple[Hashable, int], Attempt] = {}
+    for one in sorted(tried, key=strength):
+        for weaker in one.record.weaker:
+            best[_update_of(one.record, weaker), one.index] = one
+    carried = {
+        (one.number, update)
+        for (update, index), one in best.items()
+        if (known := own.get((update, index))) and _shows_more(one, max(known, key=strength))
+    }
+    return [
+        _repeat(one, weaker, max(known, key=strength))
+        for one in tried
+        for weaker in one.record.weaker
+        if (one.number, update := _update_of(one.record, weaker)) in carried
+        and (known := own.get((update, one.index)))
+    ]
+
+
+def _update_of(record: Record, defense: Defense) -> Hashable:
+    """The update of the same people behind another defense, and who sees it."""
+    parts = attacked_part(replace(record, defense=defense))
+    return parts, record.people, record.known_as, record.seed
+
+
+def _shows_more(found: Attempt, known: Attempt) -> bool:
+    """Whether a leak is of a worse level, or of the same one and clearly nearer than a guess."""
+    if found.shows and known.shows and found.level is not known.level:
+        return found.level.rank < known.level.rank
+    if found.shows != known.shows:
+        return found.shows
+    guessed = found.without_update.value
+    beyond = found.amount.value is not None and (guessed is None or found.amount.value > guessed)
+    nearer = min(found.measured, SATURATED) - min(known.measured, SATURATED)
+    return beyond and nearer >= NOTICED
+
+
+def _repeat(found: Attempt, weaker: Defense, known: Attempt) -> Attempt:
+    """The attack behind a defense as one on the update without its last links.
+
+    It is judged as the strongest one without them is, if it does not show anything itself.
+    """
+    record, links = found.record, found.record.defense[len(weaker) :]
+    attack = replace(record.attack, name=f"{defense_words(links)}, then {record.attack.name}")
+    unclear = Level.inconclusive if known.shows else known.level
+    return replace(
+        found,
+        record=replace(record, defense=weaker, attack=attack),
+        level=found.level if found.shows else unclear,
+        conclusive=known.conclusive and not known.shows and not found.shows,
+        behind=links,
+    )
 
 
 def strongest(tried: Iterable[Attempt]) -> dict[Victim, Attempt]:

@@ -92,9 +92,13 @@ def group_rows(records: Sequence[Record]) -> list[tuple[list[Record], list[Attem
     """The records of each line, with what was tried on its people.
 
     That is judged over all records, so that a line counts nobody whom the verdict does not count.
+    An attack that found more behind a defense has another line without it, see `Attempt.behind`.
     """
     groups = group_by(records, _key)
     tried = group_by(attempts(records), lambda attempt: _key(attempt.record))
+    for key, found in tried.items():
+        if key not in groups:
+            groups[key] = list({attempt.number: attempt.record for attempt in found}.values())
     return [(group, tried.get(key, [])) for key, group in groups.items()]
 
 

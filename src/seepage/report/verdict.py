@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from seepage.audit.audit_result import AuditResult
 from seepage.audit.record import Record
+from seepage.core.grouping import group_by
 from seepage.report.contradiction import contradictions
 from seepage.report.effort import tell_effort
 from seepage.report.headroom import headrooms
@@ -36,6 +37,7 @@ from seepage.report.words import (
     UNSIMULATED,
     Setup,
     count_noun,
+    defense_words,
     label_setups,
     list_words,
 )
@@ -86,6 +88,7 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
         details=(
             _tell_worst(worst),
             *_tell_counting(tried),
+            *_tell_repeated(groups, labels),
             *_tell_scarce(groups.values()),
             *_tell_unsimulated(tried, labels),
             *_tell_population(bare),
@@ -311,6 +314,23 @@ def _tell_counting(tried: Sequence[Attempt]) -> list[str]:
     ]
 
 
+def _tell_repeated(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> list[str]:
+    """Who counts as found behind a link that the adversary can apply itself."""
+    told = []
+    for setup, people in groups.items():
+        for links, found in group_by(people.values(), lambda a: a.behind).items():
+            if links:
+                worst = found[0]
+                data, person = worst.victim
+                told.append(
+                    f"With {labels[setup]}, {len(found)} of {len(people)} people count as found "
+                    f"behind {defense_words(links)}, which whoever sees the update can apply to "
+                    f"it: the search without it was too weak (there {data} #{person} came back at "
+                    f"{worst.amount.words()})."
+                )
+    return told
+
+
 def _describe_gallery(found: Identification) -> str:
     return {
         "same label": " of the same label",
@@ -331,6 +351,7 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
     found = {
         (a.record.data, a.record.model, a.record.attack, Setup.of(a.record)): a.record.control
         for a in tried
+        if not a.behind
     }
     controls = [control for control in found.values() if control is not None]
     if not controls:

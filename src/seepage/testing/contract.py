@@ -224,7 +224,7 @@ def check_defense(
 
     Laws: deterministic under a fixed key; arguments untouched; names, shapes and precision kept;
     `chain(d)` equals `d`; a frozen dataclass whose fields rebuild it; `expected` is the mean of
-    many calls (for a deterministic defense, of one).
+    many calls (for a deterministic defense, of one); `repeatable` only if every key gives the same.
 
     Args:
         defense: The defense to check.
@@ -249,6 +249,8 @@ def check_defense(
     _check_value(defense)
     calls = torch.stack([defense(update, rng=Rng(2).fork(i)).flat() for i in range(DRAWS)])
     slack = rounding * float(before.abs().max())
+    fixed = not getattr(defense, "repeatable", False) or bool((calls == calls[0]).all())
+    _require(fixed, defense, "what is repeatable needs no key")
     tolerance = ERRORS * calls.std(0) / DRAWS**0.5 + slack + 1e-9
     off = (calls.mean(0) - defense.expected(update).flat()).abs()
     _require(bool((off <= tolerance).all()), defense, "`expected` is the mean of many calls")

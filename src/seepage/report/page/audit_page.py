@@ -268,7 +268,8 @@ Objective = Callable[[Attempt], Sequence[float]]
 
 def _convergence_section(tried: Sequence[Attempt], *, objective: Objective) -> Section | None:
     """One chart per attack of objective against step; None if no curve was kept."""
-    searched = [attempt for attempt in tried if attempt.record.effort.get("steps")]
+    ran = (attempt for attempt in tried if not attempt.behind)
+    searched = [attempt for attempt in ran if attempt.record.effort.get("steps")]
     short = short_names(attempt.record.attack for attempt in searched)
     groups = group_by_attack(searched)
     charts = [_draw_searches(short[attack], group, objective) for attack, group in groups.items()]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from seepage.audit.audit_result import AuditResult
 from seepage.report.amount import SATURATED
-from seepage.report.change import NOTICED, Change, Direction, changes, comparison_verdict, shifts
-from seepage.report.leak import Attempt
+from seepage.report.change import Change, Direction, changes, comparison_verdict, shifts
+from seepage.report.leak import NOTICED, Attempt
 from seepage.report.page.document import (
     Markup,
     Section,

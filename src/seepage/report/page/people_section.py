@@ -241,7 +241,9 @@ def record_section(records: Sequence[Record]) -> Section:
 
 def _table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
     """Titles of the columns, and the cells as text."""
-    short = short_names(record.attack for record in records)
+    ranked = sorted(attempts(records), key=strength, reverse=True)
+    run = [*records, *(attempt.record for attempt in ranked)]
+    short = short_names(record.attack for record in run)
     labels: dict[str, dict[Any, str]] = {
         "model": short_names(record.model for record in records),
         "local": tell_apart((record.local for record in records), local_words, str),
@@ -281,7 +283,6 @@ def _table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
         blank = ["-"] * (len(metrics) + 1)
         return row(_everybody(record), record, "no truth", *blank, *_checked(record))
 
-    ranked = sorted(attempts(records), key=strength, reverse=True)
     failed = [
         row(_everybody(record), record, f"{record.status}: {record.error}")
         for record in sorted(records, key=lambda record: record.failed)
