@@ -1,6 +1,7 @@
 """The commands, run as a user runs them."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -230,28 +231,76 @@ class Doubtful:
         warnings.warn("two people look alike", NotToldApartWarning, stacklevel=1)
         warnings.warn("two others look alike", NotToldApartWarning, stacklevel=1)
         warnings.warn("it is old", FutureWarning, stacklevel=1)
+        warnings.warn("the driver\nis old", UserWarning, stacklevel=1)
         return sp.attacks.analytic_fc()(observation, rng=rng)
 
 
-def test_a_warning_of_ours_is_one_sentence_without_a_place_in_the_code(place, monkeypatch, capsys):
+OURS = "seepage: warning: two people look alike; the same of other updates is not shown\n"
+
+
+@pytest.fixture
+def doubted(place, monkeypatch, capsys):
+    """What a user sees of an audit whose attack warns, on standard error."""
+
     def doubtful():
         """Warn."""
         return Doubtful()
 
-    monkeypatch.setattr(entries, "ALL_ATTACKS", {"analytic_fc": doubtful})
-    (place / "spec.toml").write_text(people(1))
-    monkeypatch.setattr(sys, "argv", ["seepage", "audit", "spec.toml", "--out", "out"])
-    with (
-        pytest.warns(FutureWarning, match="it is old") as others,
-        pytest.raises(SystemExit) as stopped,
-    ):
-        main()
-    assert stopped.value.code == 0
-    # The second of its kind is not shown.
-    assert capsys.readouterr().err == (
-        "seepage: warning: two people look alike; the same of other updates is not shown\n"
+    def doubted():
+        monkeypatch.setattr(entries, "ALL_ATTACKS", {"analytic_fc": doubtful})
+        (place / "spec.toml").write_text(people(1))
+        monkeypatch.setattr(sys, "argv", ["seepage", "audit", "spec.toml", "--out", "out"])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 0
+        return capsys.readouterr().err
+
+    return doubted
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_one_sentence_without_a_place_in_the_code(doubted, monkeypatch):
+    monkeypatch.setattr(sys, "warnoptions", [])
+    # The second of ours is not shown, nor what only a programmer can heed.
+    assert doubted() == OURS + "seepage: warning: the driver is old\n"
+
+
+@pytest.mark.filterwarnings("default", "ignore:the driver")
+def test_warnings_of_others_are_shown_as_python_does_where_they_are_asked_for(doubted, monkeypatch):
+    monkeypatch.setattr(sys, "warnoptions", ["default"])
+    with pytest.warns(FutureWarning, match="it is old"):
+        assert doubted() == OURS
+
+
+WARNING_NET = """
+import warnings
+from torch import nn
+from seepage.attacks.feature_recovery import NotToldApartWarning
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(3072, 10))
+
+    def forward(self, inputs):
+        warnings.warn("two people look alike", NotToldApartWarning)
+        warnings.warn("it is old", FutureWarning)
+        return super().forward(inputs)
+"""
+
+
+def test_workers_warn_in_the_same_sentences(place):
+    (place / "warning_net.py").write_text(WARNING_NET)
+    (place / "spec.toml").write_text(people(2).replace('"mlp", hidden = [8]', '"warning_net:Net"'))
+    command = [*("audit", "spec.toml", "--out", "out", "--workers", "2", "--device", "cpu")]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONWARNINGS"}
+    said = subprocess.run(
+        [sys.executable, "-m", "seepage", *command],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
     )
-    assert [one.category for one in others] == [FutureWarning]
+    assert said.stderr == OURS
 
 
 def test_an_interrupted_audit_keeps_what_is_finished(place, monkeypatch, capsys):

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager, suppress
@@ -38,7 +39,7 @@ from seepage.core.errors import (
 from seepage.core.progress import listen, report
 
 # The first byte of a message says what follows.
-BEGUN, PROGRESS, OUTCOME = b"b", b"p", b"o"
+BEGUN, PROGRESS, _WARNED, OUTCOME = b"b", b"p", b"w", b"o"
 TRIES = 2
 # The address on which a cluster that is started here listens.
 HOST = "SEEPAGE_RAY_HOST"
@@ -62,17 +63,38 @@ def work(link: Connection, source: SpecSource, *, threads: int, checkpoints: Pat
         signal.signal(one, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    cases = _build_cases(source)
+    # A network may warn in a thread of its own.
+    sending = threading.Lock()
+
+    def send(message: bytes) -> None:
+        with sending:
+            link.send_bytes(message)
 
     def send_progress(step: int, steps: int, objective: float) -> None:
-        link.send_bytes(PROGRESS + json.dumps([step, steps, objective]).encode())
+        send(PROGRESS + json.dumps([step, steps, objective]).encode())
+
+    def send_warning(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        *_: object,
+        **__: object,
+    ) -> None:
+        words = [str(message), category.__module__, category.__name__, filename, lineno]
+        with suppress(BrokenPipeError):
+            send(_WARNED + json.dumps(words).encode())
+
+    # The parent shows warnings as it shows its own.
+    warnings.showwarning = send_warning
+    cases = _build_cases(source)
 
     with checkpointing(checkpoints, key=find_key()), listen(send_progress):
         while True:
             try:
                 case = cases[link.recv_bytes().decode()]
-                link.send_bytes(BEGUN)
-                link.send_bytes(OUTCOME + run_case(case).pack())
+                send(BEGUN)
+                send(OUTCOME + run_case(case).pack())
             except (EOFError, BrokenPipeError):
                 return
 
@@ -218,6 +240,14 @@ def _wait_for_messages(
     return [busy[id(link)] for link in ready]
 
 
+def _show_warning(text: str, module: str, name: str, filename: str, lineno: int) -> None:
+    """Show what a worker warns of; a category that is not known here is shown as any other."""
+    found = getattr(sys.modules.get(module), name, None)
+    if not isinstance(found, type) or not issubclass(found, Warning):
+        found = UserWarning
+    warnings.showwarning(text, found, filename, lineno)
+
+
 class _Worker:
     """A process, the pipe to it, and the case it has in hand."""
 
@@ -248,13 +278,16 @@ class _Worker:
             self.link.send_bytes(case.id.encode())
 
     def receive(self) -> Outcome | None:
-        """Return an outcome, or report progress and return None."""
+        """Return an outcome, or report progress or show a warning and return None."""
         message = self.link.recv_bytes()
         if message[:1] == BEGUN:
             self._began = time.monotonic()
             return None
-        if message[:1] != OUTCOME:
+        if message[:1] == PROGRESS:
             report(*json.loads(message[1:]))
+            return None
+        if message[:1] == _WARNED:
+            _show_warning(*json.loads(message[1:]))
             return None
         assert self.case is not None
         outcome = Outcome.unpack(message[1:], self.case.target.truth)

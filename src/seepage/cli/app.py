@@ -256,16 +256,20 @@ _show_as_python = warnings.showwarning
 _SAID_ONCE = frozenset(["NotToldApartWarning"])
 
 
+# Warnings for those who write code, which its users cannot heed.
+_FOR_DEVELOPERS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
+
+
 @contextmanager
 def _warn_in_sentences() -> Iterator[None]:
-    """Show our own warnings as one sentence each; others stay as they are."""
+    """Show warnings as one sentence each, unless somebody asks Python for them with -W."""
     with warnings.catch_warnings():
         warnings.showwarning = partial(_show_warning, set())
         yield
 
 
 def _show_warning(
-    said: set[type[Warning]],
+    said: set[type[Warning] | str],
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -273,14 +277,19 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    if category.__module__.startswith("seepage."):
-        if category.__name__ in _SAID_ONCE and category in said:
-            return
-        said.add(category)
-        more = "; the same of other updates is not shown" * (category.__name__ in _SAID_ONCE)
-        _print_to_stderr(f"seepage: warning: {message}{more}", style="yellow")
-    else:
+    ours = category.__module__.startswith("seepage.")
+    if sys.warnoptions and not ours:
         _show_as_python(message, category, filename, lineno, file, line)
+        return
+    if issubclass(category, _FOR_DEVELOPERS):
+        return
+    sentence = " ".join(str(message).split())
+    once = category.__name__ in _SAID_ONCE
+    kind = category if once else sentence
+    if kind not in said:
+        said.add(kind)
+        more = "; the same of other updates is not shown" * once
+        _print_to_stderr(f"seepage: warning: {sentence}{more}", style="yellow")
 
 
 def _print_to_stderr(sentence: str, *, style: str) -> None:

@@ -236,7 +236,7 @@ class Engine:
                     halves = chunk.halve()
                     if not halves or (search.grouped and len(chunk.cases) == 1):
                         raise
-                    log.warning("out of memory with %d rows; halving", chunk.size)
+                    log.info("out of memory with %d rows; halving", chunk.size)
                     torch.cuda.empty_cache()
                     todo = [*halves, *todo]
                     continue

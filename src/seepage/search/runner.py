@@ -230,7 +230,7 @@ class Runner:
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            log.warning("running eagerly: the step cannot be captured (%s)", first_line(error))
+            log.info("running eagerly: the step cannot be captured (%s)", first_line(error))
             torch.cuda.synchronize()
             return state
         self._graph = graph

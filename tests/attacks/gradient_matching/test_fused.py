@@ -94,6 +94,8 @@ def test_a_compiled_run_is_the_plain_one_and_is_remembered(seen, monkeypatch):
 
 
 def test_a_compiled_step_with_other_numbers_is_not_used(seen, monkeypatch, caplog):
+    caplog.set_level("INFO")
+
     def wrong(program, inputs):
         return lambda *tensors: [
             1.01 * t if t.is_floating_point() else t for t in program(*tensors)
@@ -106,6 +108,8 @@ def test_a_compiled_step_with_other_numbers_is_not_used(seen, monkeypatch, caplo
 
 
 def test_a_step_that_fails_once_compiled_is_not_used(seen, monkeypatch, caplog):
+    caplog.set_level("INFO")
+
     def stumbling(program, inputs):
         def run(*tensors):
             raise AssertionError("expected another stride")
@@ -158,7 +162,25 @@ def test_a_step_that_cannot_be_traced_is_taken_as_it_is(caplog):
     assert "not replaying the step" in caplog.text
 
 
+def test_a_replayed_step_with_other_numbers_is_dropped_without_a_word_to_users(monkeypatch, caplog):
+    def step(state):
+        return state._replace(step=state.step + 1)
+
+    def wrong(advance, tensors):
+        return lambda *given: [t + 1 for t in advance(*given)]
+
+    monkeypatch.setattr(fusing, "record", wrong)
+    state = Runner(evaluate=None, optimiser=Adam(), schedule=None, steps=3).begin(torch.zeros(1, 2))
+    with caplog.at_level("INFO"):
+        assert trace_step(step, state) is None
+    assert "gives other numbers" in caplog.text
+    # Python prints a log of warnings that nobody has asked for.
+    assert {record.levelname for record in caplog.records} == {"INFO"}
+
+
 def test_what_the_compiler_cannot_do_the_plain_step_does(seen, monkeypatch, caplog):
+    caplog.set_level("INFO")
+
     def broken(program, inputs):
         raise RuntimeError("no such kernel\nand much more")
 

@@ -134,7 +134,7 @@ def trace_step(advance: Callable[[State], State], state: State) -> Callable[[Sta
 
     pairs = zip(step(after).tensors(), advance(after).tensors(), strict=True)
     if not all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in pairs):
-        log.warning("not replaying the step: replayed it gives other numbers")
+        log.info("not replaying the step: replayed it gives other numbers")
         return None
     return step
 
@@ -170,9 +170,9 @@ def compile_step(
         if step is None or _agree(advance, step, state):
             return step
     except Exception as error:  # noqa: BLE001 - the step can still run as it is
-        log.warning("not fusing the step: %s: %s", type(error).__name__, first_line(error))
+        log.info("not fusing the step: %s: %s", type(error).__name__, first_line(error))
         return None
-    log.warning("not fusing the step: compiled it gives other numbers")
+    log.info("not fusing the step: compiled it gives other numbers")
     return None
 
 
