@@ -144,7 +144,7 @@ def _flipped_labels(task: Task, batch: Batch) -> Iterator[Finding]:
     with torch.no_grad():
         predicted = task.in_mode("eval").outputs(task.parameters, batch.inputs).argmax(1)
     right = float((predicted == batch.labels).double().mean())
-    renamed = _best_agreement(predicted, batch.labels, task.classes)
+    renamed = _best_agreement(predicted, batch.labels)
     if right <= WRONG and renamed >= RIGHT and len(set(predicted.tolist())) >= 3:
         reason = (
             f"it is right about {100 * right:.0f} % of your examples, and would be about "
@@ -154,12 +154,15 @@ def _flipped_labels(task: Task, batch: Batch) -> Iterator[Finding]:
         yield Finding("flipped labels", "suspicious", "", reason)
 
 
-def _best_agreement(predicted: Tensor, labels: Tensor, classes: int) -> float:
+def _best_agreement(predicted: Tensor, labels: Tensor) -> float:
     """The share of predictions that are right under the best renaming of the classes."""
     from scipy.optimize import linear_sum_assignment
 
-    pairs = torch.bincount(labels * classes + predicted, minlength=classes**2)
-    agreement = pairs.reshape(classes, classes).double() / len(labels)
+    # Classes without an example agree with nothing, and there may be a hundred thousand of them.
+    kept, rows = labels.unique(return_inverse=True)
+    named, columns = predicted.unique(return_inverse=True)
+    pairs = torch.bincount(rows * len(named) + columns, minlength=len(kept) * len(named))
+    agreement = pairs.reshape(len(kept), len(named)).double() / len(labels)
     rows, columns = linear_sum_assignment(agreement.cpu().numpy(), maximize=True)
     return float(agreement[rows, columns].sum())
 

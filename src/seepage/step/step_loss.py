@@ -32,6 +32,8 @@ _FUNCTIONS_OF_CLASSES = (nn.functional.cross_entropy, nn.functional.nll_loss)
 
 # Relative error up to which two losses, or their slopes, are the same.
 _CLOSE, _PROPORTIONAL = 1e-4, 1e-3
+# Most rows of logits that show whether a loss reads class numbers: one each, if there are few.
+_MOST_ROWS = 128
 _NO_LABELS = (
     "the batch holds no labels, so that the loss is called on outputs and inputs, as for an "
     "autoencoder; otherwise give (inputs, labels), or a mapping with labels; it raised"
@@ -288,9 +290,11 @@ def _reads_classes(loss: AnyLoss, outputs: Tensor) -> bool:
     if isinstance(loss, ELEMENTWISE) or outputs.ndim != 2 or outputs.shape[1] < 2:
         return False
     # As many rows as no other size, so that labels cannot be spread over the outputs by mistake.
-    rows = outputs[:1].repeat(outputs.shape[1] + 1, 1)
+    classes = outputs.shape[1]
+    count = classes + 1 if classes < _MOST_ROWS else _MOST_ROWS - 1
+    labels = torch.linspace(0, classes - 1, count, dtype=torch.float64).long()
     try:
-        value = _call_loss(loss, rows, torch.arange(len(rows), device=rows.device) % rows.shape[1])
+        value = _call_loss(loss, outputs[:1].repeat(count, 1), labels.to(outputs.device))
     except InvalidValue:
         return False
     return bool(value[1].isfinite().all())

@@ -124,11 +124,12 @@ def _compare_labels(
 ) -> Tensor:
     """The cosine between dL/dz and what each label would cause, `(B, K)`."""
     size = len(gradients)
-    fits = [
-        torch.cosine_similarity(gradient(option.expand(size, *option.shape)), gradients, dim=1)
-        for option in options
-    ]
-    return torch.stack(fits, dim=1)
+    # Small tensors that are kept one by one would pin the large ones freed between them.
+    fit = gradients.new_empty(size, len(options), dtype=torch.float64)
+    for number, option in enumerate(options):
+        caused = gradient(option.expand(size, *option.shape))
+        fit[:, number] = torch.cosine_similarity(caused, gradients, dim=1)
+    return fit
 
 
 def _measure_misfit(seen: Tensor, explained: Tensor) -> float:

@@ -24,6 +24,8 @@ _TURNS = 50
 _ROUNDING = 1e-10
 _GOLDEN = (5**0.5 - 1) / 2
 _INNER = 15
+# Labels that are tried for the length of a feature, and entries of logits in memory at once.
+_TRIED, _HELD = 16, 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,19 +107,19 @@ def restore_lengths(
         return features, True
     shares = equations.shares(hidden)
     logits = head.activation(hidden) @ head.above.T
-    classes, size = len(head.above), len(features)
-    # All examples with the first label, then all with the second, and so on.
-    labels = torch.arange(classes, device=logits.device).repeat_interleave(size)
+    # Hardly any entry of a gradient at the logits is larger than that of the label.
+    count = min(_TRIED, len(head.above))
+    tried = shares.abs().topk(count, dim=1).indices.sort(dim=1).values
     mismatch = _Mismatch(
         observation.task.loss,
-        logits.repeat(classes, 1),
+        logits.repeat_interleave(count, dim=0),
         head.offset,
-        labels,
-        shares.repeat(classes, 1),
+        tried.flatten(),
+        shares.repeat_interleave(count, dim=0),
     )
     scales = mismatch.minimise()
-    best = mismatch(scales).reshape(classes, size).min(0)
-    chosen = best.indices * size + torch.arange(size, device=logits.device)
+    best = mismatch(scales).reshape(-1, count).min(1)
+    chosen = best.indices + count * torch.arange(len(logits), device=logits.device)
     # A saturated loss has the same gradient at every length.
     nearby = torch.minimum(mismatch(1.05 * scales), mismatch(scales / 1.05))[chosen]
     told = nearby > 3 * best.values.clamp_min(_ROUNDING)
@@ -135,7 +137,10 @@ class _Mismatch:
     shares: Tensor
 
     def __call__(self, scales: Tensor) -> Tensor:
-        """The mismatch at scales `(..., N)`, in one pass."""
+        """The mismatch at scales `(..., N)`, many in one pass."""
+        together = max(1, _HELD // self.logits.numel())
+        if scales.ndim > 1 and len(scales) > together:
+            return torch.cat([self(part) for part in scales.split(together)])
         at = (scales[..., None] * self.logits + self.offset).reshape(-1, self.logits.shape[1])
         repeats = len(at) // len(self.labels)
         with torch.enable_grad():

@@ -83,12 +83,11 @@ def _read_labels(observation: Observation, features: Tensor, logits: Tensor) -> 
     gradient = observation.update.descent().tensors[classifier_head(task).weight].double()
     seen = (gradient @ torch.linalg.pinv(features.double())).T
     options = torch.arange(task.classes, device=logits.device) if known is None else known
-    leaves, fits = logits.detach().requires_grad_(), []
-    for option in options:
+    leaves, fit = logits.detach().requires_grad_(), seen.new_empty(len(seen), len(options))
+    for number, option in enumerate(options):
         losses = task.loss(leaves, option.expand(len(leaves), *option.shape))
         (slopes,) = torch.autograd.grad(losses.sum(), leaves)
-        fits.append(torch.cosine_similarity(slopes.double(), seen, dim=1))
-    fit = torch.stack(fits, dim=1)
+        fit[:, number] = torch.cosine_similarity(slopes.double(), seen, dim=1)
     return options[fit.argmax(1) if known is None else match_one_to_one(fit)]
 
 
