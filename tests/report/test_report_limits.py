@@ -1,16 +1,29 @@
 """The most that any attack can identify behind clipping and noise, against the best attack."""
 
+from dataclasses import dataclass, replace
+
 import pytest
 import torch
 from scipy import integrate, stats
 from tests.report.records import make_record
 
 import seepage as sp
+from seepage.audit import Audit, select_targets
 from seepage.audit.record import Control
+from seepage.audit.run_case import run_case
 from seepage.bounds import BOUNDS, CandidateError, IdentificationLimit
 from seepage.core.construct import Component
+from seepage.core.reconstruction import Race, Trial
 from seepage.defenses.chain import Chain
-from seepage.report import attempts, headrooms, read_headroom, silences, verdict
+from seepage.report import (
+    Level,
+    attempts,
+    headrooms,
+    read_headroom,
+    silences,
+    strongest,
+    verdict,
+)
 from seepage.report.limits import _find_limit, find_beaten, tell_limits
 from seepage.report.words import read_dp_sgd
 from seepage.scoring.identification import Identification
@@ -215,3 +228,145 @@ def test_a_spec_can_name_the_limit_and_the_tables_tell_it():
     assert read_headroom(bare) == "says nothing"
     [why] = silences([clipped, bare])
     assert why.startswith("IdentificationLimit says nothing behind Gaussian noise")
+
+
+SETTLED = {"effort": {"guaranteed_noise": 50.0}, "control": None}
+
+
+def test_a_theorem_that_leaves_any_attack_luck_alone_settles_the_verdict():
+    open_ = record(STRONG, control=None)
+    assert {a.level for a in attempts([open_])} == {Level.inconclusive}
+    settled = record(STRONG, **SETTLED)
+    assert {a.level for a in attempts([settled])} == {Level.not_shown}
+    told = verdict([settled])
+    assert told.headline.startswith("Nobody was identified")
+    words = " ".join(told.details)
+    assert "the theorem of IdentificationLimit" in words
+    assert "in theory no attack does better than luck" in words
+    assert "That settles the verdict" not in " ".join(verdict([open_]).details)
+
+
+def test_a_theorem_settles_what_a_search_that_was_cut_or_may_gain_leaves_open():
+    trials = (Trial("inverting_gradients()", 100, (9.0,), ""),)
+    race = Race("psnr", trials, ("inverting_gradients()",), "residual", rising=True, cut=True)
+    effort = {"steps": 100, "cut": 1, "simulates": 1}
+    left = record(STRONG, effort=effort, race=race)
+    assert {a.level for a in attempts([left])} == {Level.inconclusive}
+    assert "a higher effort may find more" in " ".join(verdict([left]).details)
+    settled = record(STRONG, effort=effort | SETTLED["effort"], race=race)
+    assert {a.level for a in attempts([settled])} == {Level.not_shown}
+    assert "may find more" not in " ".join(
+        [*verdict([settled]).details, verdict([settled]).headline]
+    )
+
+
+KNOWS, DOES_NOT = (Component("Threat", {"knows_labels": known}) for known in (True, False))
+ANY = [replace(HIDDEN, gallery="any label")] * 8
+UNSETTLED = {
+    "noise that leaves more than luck": {"effort": {"guaranteed_noise": 5.0}},
+    "strangers who were made up": {"places": [replace(HIDDEN, gallery="synthetic")] * 8},
+    "strangers of other labels than the known one": {"places": ANY, "threat": KNOWS},
+    "a step that is not the loop's": {"effort": {"guaranteed_noise": 50.0, "foreign": 1}},
+    "no noise that is known of": {"effort": {}},
+}
+
+
+@pytest.mark.parametrize("why", UNSETTLED)
+def test_a_theorem_settles_nothing_beyond_what_it_says(why):
+    found = attempts([record(STRONG, **SETTLED | UNSETTLED[why])])
+    assert {a.level for a in found} == {Level.inconclusive}
+
+
+def test_a_theorem_settles_it_among_strangers_of_any_label_if_nobody_knows_the_label():
+    found = attempts([record(STRONG, places=ANY, threat=DOES_NOT, **SETTLED)])
+    assert {a.level for a in found} == {Level.not_shown}
+
+
+def test_a_theorem_does_not_hide_whoever_was_identified():
+    found = attempts([record(STRONG, [FOUND] * 4 + [HIDDEN] * 4, **SETTLED)])
+    assert [a.level.identified for a in found] == [True] * 4 + [False] * 4
+    assert "settles the verdict" not in " ".join(tell_limits(found))
+
+
+def test_each_network_and_adversary_must_be_settled():
+    other = record(STRONG, control=None, model="resnet20")
+    found = strongest(attempts([record(STRONG, **SETTLED), other]))
+    assert {a.level for a in found.values()} == {Level.inconclusive}
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Named as Seepage's clipping, and clips nothing."""
+
+    max_norm: float
+    consumes = produces = "aggregate"
+
+    def __call__(self, update, *, rng):
+        del rng
+        return update
+
+    def expected(self, update):
+        return update
+
+
+def run_behind(defense, *, attack=None, local=None, people=2, start=0, inputs=None, **threat):
+    """The effort of one attack on one batch of digits behind a defense."""
+    digits = sp.data.load("digits", pixels=8)
+    if inputs is not None:
+        digits = replace(digits, inputs=inputs)
+    grid = Audit(
+        tasks=[sp.zoo.mlp(hidden=(16,), domain=digits.domain)],
+        attacks={"attack": attack or sp.attacks.inverting_gradients(steps=1, restarts=1)},
+        defenses=[defense],
+        locals=[local or sp.Gradient()],
+        threats=[sp.Threat(**{"knows_labels": True} | threat)],
+        controls=False,
+    )
+    [case, *_] = grid.cases(select_targets(digits, people=people, batch_size=people, start=start))
+    return run_case(case).record
+
+
+SOUND = sp.dp_sgd(max_norm=1.0, noise_multiplier=50.0, batch_size=2)
+
+
+def test_noise_counts_only_where_every_assumption_of_the_theorem_is_met():
+    assert run_behind(SOUND).effort["guaranteed_noise"] == pytest.approx(50.0)
+    steps = {"local": sp.FedAvg(lr=0.1, steps=2)}
+    whole = sp.chain(sp.Clip(2.0), sp.AddGaussian(100.0))
+    assert run_behind(whole, **steps).effort["guaranteed_noise"] == pytest.approx(50.0)
+    twice = sp.data.load("digits", pixels=8).inputs.clone()
+    twice[1] = twice[0]
+    unsure = {
+        "a clipping of one's own": run_behind(sp.chain(Clip(1.0), sp.AddGaussian(50.0))),
+        "no clipping": run_behind(sp.AddGaussian(1e6)),
+        "statistics besides": run_behind(SOUND, batchnorm="exact"),
+        "a person with two examples": run_behind(SOUND, inputs=twice),
+        "a dishonest server": run_behind(SOUND, server="malicious"),
+    }
+    assert {why for why, found in unsure.items() if found.error} == set()
+    assert {why for why, found in unsure.items() if "guaranteed_noise" in found.effort} == set()
+
+
+def test_auto_behind_noise_that_hides_everybody_needs_no_more_steps():
+    digits = sp.data.load("digits", pixels=8)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    batch, rest = digits.batch(2), digits.batch(80, start=10)
+    others = torch.cat([rest.inputs, rest.inputs.flip(-1), rest.inputs.roll(1, -1)])
+    levels = []
+    for noise in (50.0, 2.0):
+        audited = sp.audit_step(
+            model,
+            torch.nn.CrossEntropyLoss(),
+            (batch.inputs, batch.labels),
+            domain=digits.domain,
+            defense=sp.dp_sgd(max_norm=1.0, noise_multiplier=noise, batch_size=2),
+            others=sp.PublicData(others, rest.labels.repeat(3)),
+            seconds=600.0,
+            steps=15,
+        )
+        # Luck alone may single somebody out.
+        levels.append({a.level for a in audited.people.values() if not a.level.identified})
+    assert Level.inconclusive not in levels[0]
+    assert Level.not_shown not in levels[1]

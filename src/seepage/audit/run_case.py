@@ -22,10 +22,13 @@ from seepage.audit.case import (
 )
 from seepage.audit.record import Ceiling, Outcome, Record
 from seepage.audit.record_schema import check_record
+from seepage.audit.targets import CapturedUpdate
+from seepage.bounds.dp_limits import read_guaranteed_noise
 from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
 from seepage.core.checkpoint import until_done
 from seepage.core.construct import Component
 from seepage.core.device import upcast
+from seepage.core.digest import digest
 from seepage.core.errors import (
     InvalidValue,
     MissingKnowledge,
@@ -208,6 +211,8 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         effort["unsimulated"] = 1
     if sure := _count_sure(guess):
         effort["sure"] = sure
+    if noise := _find_guaranteed_noise(case, seen):
+        effort["guaranteed_noise"] = noise
     # Whether a client that vets the planted network would have noticed.
     planted = isinstance(case.attack, ActiveAttack)
     record = replace(
@@ -226,6 +231,25 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
     _require_readable(record, case)
     words = describe_inputs(case.task.domain, scored.guess)
     return Outcome(record, case.target.truth, scored.guess, trace.objective, words)
+
+
+def _find_guaranteed_noise(case: Case, seen: Observation) -> float:
+    """The noise, in units of the clipping norm, that hides each person from any attack; 0 if none.
+
+    Every assumption of `IdentificationLimit` is checked: Seepage itself has clipped and added the
+    noise, for one update of different people, and the server has nothing else of theirs. Numbers
+    that overflow would get past the clipping, and a dishonest server may plant such a network.
+    """
+    target, threat, links = case.target, case.threat, case.client.chain.links
+    own = any(map(is_own, (case.client.local, *links)))
+    told = threat.server != "honest" or threat.batchnorm == "exact" or threat.rounds > 1
+    if own or told or target.batch is None or isinstance(target.captured, CapturedUpdate):
+        return 0.0
+    different = len({digest(one) for one in target.batch.inputs}) == len(target.batch)
+    if not different or not bool(seen.update.flat().isfinite().all()):
+        return 0.0
+    parts = case.client.chain.split(target.batch)
+    return read_guaranteed_noise(case.client, min(map(len, parts)))
 
 
 def _count_sure(guess: Reconstruction) -> int:

@@ -74,7 +74,7 @@ class IdentificationLimit:
         """Limit how often each person of the batch can be identified."""
         require_key(rng)
         # A client of several that are aggregated averages over its own part of the batch.
-        sigma = _read_noise(client, min(len(part) for part in client.chain.split(batch)))
+        sigma = read_guaranteed_noise(client, min(len(part) for part in client.chain.split(batch)))
         chance = self.chance(noise_multiplier=sigma)
         value = torch.full((len(batch),), chance, dtype=torch.float64, device="cpu")
         assumed = (
@@ -87,7 +87,7 @@ class IdentificationLimit:
         return BoundValue(value, "upper", IDENTIFIED, assumed, "" if sigma else NO_LIMIT)
 
 
-def _read_noise(client: Client, examples: int) -> float:
+def read_guaranteed_noise(client: Client, examples: int) -> float:
     """The noise in units of the clipping norm; 0 if nothing is clipped in a sound order.
 
     A mean without a number of its own is taken over `examples` at least.

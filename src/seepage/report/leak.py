@@ -30,6 +30,8 @@ from seepage.scoring.identification import Identification, is_close_call
 _LUCK = 0.05
 # Another seed alone can change the PSNR in dB, or the share in per cent, by less than this.
 NOTICED = 1.0
+# A theorem settles a verdict if it leaves every attack at most this many times what luck finds.
+_SETTLED = 1.1
 
 
 Victim = tuple[str, int]
@@ -46,7 +48,8 @@ class Level(StrEnum):
         singled_out: The guess looks more like the person than like any stranger.
         partly: Something else came back: the label, some columns, some words.
         inconclusive: Nothing was found, by an attack that is not known to find anything.
-        not_shown: Nothing was found, by an attack that finds a known person without the defense.
+        not_shown: Nothing was found, by an attack that finds a known person without the defense; or
+            a theorem leaves every attack nothing but luck.
 
     References:
         Sun et al., 2023 (sun2023privacy)
@@ -84,7 +87,8 @@ class Attempt:
         behind: Links that the adversary applies to the update itself, where this was found behind
             them and nothing as good without; empty for an attack that was run as it stands.
         conclusive: Whether the attack, or another one on this person, is known to find people; of
-            several networks, defenses or adversaries, on each of them.
+            several networks, defenses or adversaries, on each of them. Or whether it is settled.
+        settled: Whether a theorem leaves every attack nothing but luck.
     """
 
     number: int
@@ -95,6 +99,7 @@ class Attempt:
     parts: tuple[str, ...] = ()
     conclusive: bool = False
     behind: Defense = ()
+    settled: bool = False
 
     @property
     def victim(self) -> Victim:
@@ -185,6 +190,26 @@ def _is_conclusive(record: Record, index: int, people: int) -> bool:
     )
 
 
+def _is_settled(record: Record, index: int, people: int) -> bool:
+    """Whether no attack at all singles out this one of `people` more often than luck, in theory.
+
+    `IdentificationLimit` takes the person and the strangers to be all as likely, so they share what
+    the adversary knows: the label.
+    """
+    from seepage.bounds.dp_limits import IdentificationLimit
+
+    noise, place = float(record.effort.get("guaranteed_noise", 0.0)), None
+    if record.identification:
+        place = record.identification[index]
+    if not noise > 0 or place is None or not place.fair or is_close_call(place, people):
+        return False
+    told = record.threat is None or record.threat.arguments.get("knows_labels") is not False
+    if record.effort.get("foreign") or (told and place.gallery != "same label"):
+        return False
+    limit = IdentificationLimit(place.strangers)
+    return limit.chance(noise_multiplier=noise) <= _SETTLED * limit.luck
+
+
 def may_gain(record: Record) -> bool:
     """Whether `auto` searched, and did not see in rehearsal that more steps find no more."""
     race = record.race
@@ -252,6 +277,7 @@ def attempts(records: Sequence[Record]) -> list[Attempt]:
     for number, record in enumerate(records):
         for index in range(len(record.people) if record.scores else 0):
             entry, psnr = (number, index), find_score(record.scores, index, "psnr")
+            settled = _is_settled(record, index, people[Setup.of(record)])
             attempt = Attempt(
                 number=number,
                 record=record,
@@ -259,8 +285,12 @@ def attempts(records: Sequence[Record]) -> list[Attempt]:
                 psnr=-math.inf if psnr is None else psnr,
                 level=Level.inconclusive,
                 parts=list_parts(record, index, label=entry in labels),
-                conclusive=_is_conclusive(record, index, people[Setup.of(record)])
-                and not any(curve.covers(record) for curve in rising),
+                conclusive=settled
+                or (
+                    _is_conclusive(record, index, people[Setup.of(record)])
+                    and not any(curve.covers(record) for curve in rising)
+                ),
+                settled=settled,
             )
             level = _level_of(attempt, identified=entry in identifying)
             found.append(replace(attempt, level=level))
@@ -347,7 +377,12 @@ def _join_updates(group: Sequence[Attempt]) -> Attempt:
     """The worst for one person of several updates; only all of them together clear anybody."""
     best = max(group, key=strength)
     parts = tuple(dict.fromkeys(part for attempt in group for part in attempt.parts))
-    return replace(best, parts=parts, conclusive=all(attempt.conclusive for attempt in group))
+    return replace(
+        best,
+        parts=parts,
+        conclusive=all(attempt.conclusive for attempt in group),
+        settled=all(attempt.settled for attempt in group),
+    )
 
 
 def _pick_strongest(group: Sequence[Attempt]) -> Attempt:
@@ -360,7 +395,8 @@ def _pick_strongest(group: Sequence[Attempt]) -> Attempt:
     if best.level is Level.inconclusive and cleared and able:
         best = max(able, key=strength)
     parts = tuple(dict.fromkeys(part for attempt in group for part in attempt.parts))
-    return replace(best, parts=parts, conclusive=cleared)
+    settled = all(attempt.settled for attempt in group)
+    return replace(best, parts=parts, conclusive=cleared, settled=settled)
 
 
 def attacked_part(record: Record) -> tuple[Hashable, ...]:

@@ -16,6 +16,10 @@ from seepage.report.leak import Attempt, Victim
 from seepage.report.words import Setup, count_noun, label_setups, list_words, percent, read_dp_sgd
 from seepage.scoring.identification import compute_luck
 
+_SETTLES = (
+    "That settles the verdict, whatever the controls found and however long an attack searches: it "
+    "is the theorem of IdentificationLimit, the blow-up of two Gaussians (Hayes et al., 2023)."
+)
 # Limits above this hold nobody back and are not told.
 _TELLING = 0.5
 # Limits below this belong in the headline: hardly anybody can be identified by any attack.
@@ -71,6 +75,12 @@ def _count_examples(record: Record) -> int:
     return record.batch_size // int(last.arguments["clients"])
 
 
+def find_settled(tried: Sequence[Attempt]) -> set[Setup]:
+    """The setups in which a theorem leaves every attack nothing but luck, and nobody had that."""
+    open_ = {Setup.of(a.record) for a in tried if not a.settled or a.level.identified}
+    return {Setup.of(attempt.record) for attempt in tried} - open_
+
+
 def tell_limits(tried: Sequence[Attempt]) -> list[str]:
     """How often any attack could identify somebody, where a limit says anything."""
     found: dict[Setup, _Limit] = {}
@@ -86,10 +96,13 @@ def tell_limits(tried: Sequence[Attempt]) -> list[str]:
         elif limit is None and noises & {link.name for link in attempt.record.defense}:
             unlimited[setup] = None
     labels = label_setups(Setup.of(attempt.record) for attempt in tried)
+    settled = find_settled(tried)
     told = [
         f"Theory: behind {labels[setup]} no attack on one update, known or not, puts a person "
         f"first among {count_noun(limit.strangers, 'stranger')} in more than "
         f"{percent(limit.chance)} of all cases; luck does in {percent(limit.luck)}."
+        + f" {_SETTLES}"
+        * (setup in settled)
         for setup, limit in found.items()
         if limit.chance <= _TELLING
     ]

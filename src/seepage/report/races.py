@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from seepage.audit.record import Record
@@ -63,12 +63,16 @@ def _summarise(
     return RaceSummary(data, model, setup, race, kept, len(scores))
 
 
-def tell_races(records: Sequence[Record]) -> list[str]:
-    """What the rehearsals say about the verdict, in at most three sentences."""
+def tell_races(records: Sequence[Record], *, settled: Collection[Setup] = ()) -> list[str]:
+    """What the rehearsals say about the verdict, in at most three sentences.
+
+    Where a theorem has settled it, more effort finds no more whatever a rehearsal found.
+    """
     found = summarise_races(records)
     labels = label_setups(one.setup for one in found)
     masked = dict.fromkeys(labels[one.setup] for one in found if one.race.masked)
-    rising = dict.fromkeys(labels[one.setup] for one in found if one.race.rising)
+    open_ = [one for one in found if one.setup not in settled]
+    rising = dict.fromkeys(labels[one.setup] for one in open_ if one.race.rising)
     made_up = any(one.race.made_up for one in found)
     sentences = []
     if masked:

@@ -24,7 +24,7 @@ from seepage.report.leak import (
     may_gain,
     strongest,
 )
-from seepage.report.limits import find_beaten, tell_ceiling, tell_limits
+from seepage.report.limits import find_beaten, find_settled, tell_ceiling, tell_limits
 from seepage.report.races import tell_races
 from seepage.report.unscored import (
     tell_assumed,
@@ -100,7 +100,7 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
             *tell_limits(tried),
             *tell_effort(records),
             *_tell_controls(tried),
-            *tell_races(records),
+            *tell_races(records, settled=find_settled(tried)),
         ),
         worst=worst,
     )
@@ -422,9 +422,18 @@ def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> lis
         ranked = sorted(leaking.items(), key=lambda item: -count_identified(item[1]))
         kept = [f"{labels[setup]} ({_share(people)}{_warn(people)})" for setup, people in ranked]
         sentences.append(f"People were still identified behind {list_words(kept)}.")
-    if holding:
-        names = list_words([labels[setup] for setup in holding], "or")
-        left = _tell_rest(min(holding.values(), key=_count_updates))
+    settled = [
+        setup for setup, people in holding.items() if all(a.settled for a in people.values())
+    ]
+    tested = [setup for setup in holding if setup not in settled]
+    if settled:
+        names = list_words([labels[setup] for setup in settled], "or")
+        sentences.append(
+            f"Nobody was identified behind {names}; in theory no attack does better than luck."
+        )
+    if tested:
+        names = list_words([labels[setup] for setup in tested], "or")
+        left = _tell_rest(min((holding[setup] for setup in tested), key=_count_updates))
         sentences.append(f"Nobody was identified behind {names}; {left}.")
     if unclear:
         for why in dict.fromkeys(map(_excuse, unclear.values())):

@@ -88,7 +88,7 @@ MEANINGS = {
     Level.singled_out: "first among the strangers, though an eye may see nothing",
     Level.partly: "the label, some columns or some words came back",
     Level.not_shown: "not identified, by an attack that finds people chosen by the audit "
-    "without the defense",
+    "without the defense; or behind noise that, in theory, leaves any attack nothing but luck",
     Level.inconclusive: "not identified, and the attack may have been too weak or too short, or "
     "the strangers too few to tell",
 }
