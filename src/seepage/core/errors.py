@@ -30,17 +30,19 @@ _LONGEST, _END = 1_500, 400
 
 
 def _shorten(message: str) -> str:
-    r"""Write a message in one line that can be printed, without its middle if it is long.
+    r"""Write a message so that it can be printed, without its middle if it is long.
+
+    Some messages say the reason in their first line, and list others below.
 
     Example:
-        >>> _shorten("unknown name 'a\nb'"), len(_shorten("x" * 9_000))
-        ("unknown name 'a b'", 1500)
+        >>> _shorten("no attack applies\ndlg: too large"), len(_shorten("x" * 9_000))
+        ('no attack applies\ndlg: too large', 1500)
     """
-    line = " ".join(message.encode(errors="backslashreplace").decode().splitlines())
-    if len(line) <= _LONGEST:
-        return line
+    printable = message.encode(errors="backslashreplace").decode()
+    if len(printable) <= _LONGEST:
+        return printable
     # What to do stands at the end.
-    return f"{line[: _LONGEST - _END - 5]} ... {line[-_END:]}"
+    return f"{printable[: _LONGEST - _END - 5]} ... {printable[-_END:]}"
 
 
 class SeepageError(Exception):
