@@ -1,11 +1,12 @@
 # make demo: the main job on bundled data · make check: lint, types, floors · make test: check and the quick tests
-# make test-slow: compilation, killed processes, long searches. CI runs test, test-slow and demo.
+# make test-slow: compilation, killed processes, long searches · make fresh: an install without constraints
+# CI runs fresh, test, test-slow and demo.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow check format docs flower smoke locked sbom audit-dependencies clean
+.PHONY: demo test test-slow check fresh format docs flower smoke locked sbom audit-dependencies clean
 
 demo: $(READY)
 	$(BIN)/seepage audit --out demo --overwrite --workers 2
@@ -21,6 +22,17 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# What `pip install .` gives: the newest of everything but torch, in an environment of its own.
+FRESH := build/fresh
+fresh:
+	rm -rf $(FRESH)
+	$(PYTHON) -m venv $(FRESH)
+	$(FRESH)/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(FRESH)/bin/python -m pip install --quiet --disable-pip-version-check .
+	$(FRESH)/bin/python scripts/check_install.py
+	$(FRESH)/bin/python -m pip install --quiet --disable-pip-version-check pytest hypothesis
+	$(FRESH)/bin/python -m pytest -q -m 'not slow' tests/cli/test_cli_bad_specs.py
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -264,6 +264,20 @@ def test_the_table_of_the_terminal_is_explained_column_by_column():
     assert shown <= {name for cell in cells for name in cell.split(", ")}
 
 
+def test_ci_runs_what_contributing_and_the_makefile_say():
+    (said,) = re.findall(r"^CI runs (.+?)\. ", text("CONTRIBUTING.md"), re.M)
+    (told,) = re.findall(r"^# CI runs (.+)\.$", text("Makefile"), re.M)
+    run = re.findall(r"^make ([a-z-]+)$", text(".ci/run"), re.M)
+    assert re.findall(r"`make ([a-z-]+)`", said) == re.split(r", | and ", told) == run
+
+
+def test_an_install_without_constraints_is_tried():
+    recipe = text("Makefile").partition("\nfresh:\n")[2].partition("\n\n")[0]
+    assert "pip install --quiet --disable-pip-version-check .\n" in recipe
+    assert " -c " not in recipe
+    assert "scripts/check_install.py" in recipe
+
+
 def test_the_architecture_shows_every_package_and_no_other():
     tree = section("docs/ARCHITECTURE.md", "Floors").partition("specs/")[0]
     shown = set(re.findall(r"^  (\w+)/ +\d", tree, re.MULTILINE))
