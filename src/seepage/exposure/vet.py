@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -92,6 +93,11 @@ DEAD = 1e-6
 
 # Logarithm of how much more likely one class is than another before the input is read.
 HOPELESS = 15.0
+# The same between likely classes and all others. Training on one person in a hundred leads to 4.6,
+# and so does a prior of one in a hundred, as detectors begin with.
+UNLIKELY = 5.2
+# Inputs undo biases where all of these classes are as likely as this in the end, by logarithm.
+UNDONE = -1.0
 
 
 def _silenced_classes(task: Task) -> Iterator[Finding]:
@@ -125,6 +131,39 @@ def _silenced_classes(task: Task) -> Iterator[Finding]:
             f"({moved:.3g}): some classes are ruled out before the input is read"
         )
         yield Finding("silenced classes", "malicious", layer, reason)
+    elif silent := _count_unlikely_classes(bias, head.logits):
+        reason = (
+            f"biases of {layer!r} make {silent} of {len(bias)} classes at least "
+            f"{math.exp(UNLIKELY):.0f} times less likely than any other before the input is read: "
+            "people of the others leave next to nothing, so that the update shows a lone one of "
+            "these; training leads there only if people of these classes are as rare"
+        )
+        yield Finding("silenced classes", "suspicious", layer, reason)
+
+
+def _count_unlikely_classes(bias: Tensor, logits: Tensor) -> int:
+    """How many classes lie below a jump of the biases `(K,)`; 0 if they are less than half of all.
+
+    Frequencies of many classes spread biases evenly, so a jump is looked for and not a distance.
+
+    Args:
+        bias: Of the last layer.
+        logits: What it returns for inputs that nobody chose, `(M, K)`. Where inputs make up for the
+            biases, as those of columns that are not centred, there is no such class.
+
+    Example:
+        >>> bias = torch.tensor([0.0, -6.0, -6.1, -6.2])
+        >>> _count_unlikely_classes(bias, bias + torch.zeros(5, 4))
+        3
+    """
+    ordered = bias.double().sort(descending=True)
+    jumps = (ordered.values[:-1] - ordered.values[1:])[: len(bias) // 2]
+    if not len(jumps) or not float(jumps.max()) > UNLIKELY:
+        return 0
+    likely, others = ordered.indices.tensor_split([1 + int(jumps.argmax())])
+    middle = logits.double().mean(0)
+    undone = float((middle[others] - middle[likely].max()).amin()) > UNDONE
+    return 0 if undone else len(others)
 
 
 FEWEST_LABELLED = 12
@@ -159,8 +198,8 @@ def _best_agreement(predicted: Tensor, labels: Tensor) -> float:
     from scipy.optimize import linear_sum_assignment
 
     # Classes without an example agree with nothing, and there may be a hundred thousand of them.
-    kept, rows = labels.unique(return_inverse=True)
-    named, columns = predicted.unique(return_inverse=True)
+    kept, rows = torch.unique(labels, return_inverse=True)
+    named, columns = torch.unique(predicted, return_inverse=True)
     pairs = torch.bincount(rows * len(named) + columns, minlength=len(kept) * len(named))
     agreement = pairs.reshape(len(kept), len(named)).double() / len(labels)
     rows, columns = linear_sum_assignment(agreement.cpu().numpy(), maximize=True)

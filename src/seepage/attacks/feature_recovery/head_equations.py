@@ -140,7 +140,7 @@ class _Mismatch:
         """The mismatch at scales `(..., N)`, many in one pass."""
         together = max(1, _HELD // self.logits.numel())
         if scales.ndim > 1 and len(scales) > together:
-            return torch.cat([self(part) for part in scales.split(together)])
+            return torch.cat([self(part) for part in torch.split(scales, together)])
         at = (scales[..., None] * self.logits + self.offset).reshape(-1, self.logits.shape[1])
         repeats = len(at) // len(self.labels)
         with torch.enable_grad():
