@@ -13,7 +13,7 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 312,
-    "lines": 66_700,
+    "lines": 67_000,
     "public names": 1_212,
     "single-user modules": 38,
 }

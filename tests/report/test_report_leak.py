@@ -78,6 +78,11 @@ def record(psnr, *, people=None, places=None, baseline=11.0, exact=0.0, **change
     ("found", "changed", "level"),
     [
         (place(), {"exact": 1.0}, Level.reconstructed),
+        (place(2), {"exact": 1.0}, Level.not_shown),
+        (place(2, gallery="one shade"), {"exact": 1.0}, Level.inconclusive),
+        (replace(place(), exact=True), {}, Level.reconstructed),
+        (replace(place(), exact=False), {"exact": 1.0}, Level.recognisable),
+        (replace(place(2), exact=True, copies=1), {}, Level.not_shown),
         (place(), {}, Level.recognisable),
         (place(recognisable=False), {}, Level.singled_out),
         (place(2), {}, Level.not_shown),
@@ -90,6 +95,46 @@ def record(psnr, *, people=None, places=None, baseline=11.0, exact=0.0, **change
 def test_a_person_is_graded_by_their_place_among_strangers(found, changed, level):
     [attempt] = attempts([record([12.0], places=[found], **changed)])
     assert attempt.level is level
+
+
+def test_an_exact_guess_with_nobody_to_compare_with_identifies_nobody():
+    alone = record([math.inf], identification=(), exact=1.0)
+    judged = verdict([alone])
+    assert judged.level is Level.inconclusive
+    assert judged.headline.startswith(
+        "Inconclusive: what came back is exact, but there is nobody to compare with"
+    )
+    assert "although a guess is exact: there is nobody to compare with" in judged.details[0]
+    assert not find_breaches(["identified=0"], [alone])
+
+
+def test_an_exact_guess_tells_who_else_it_fits():
+    twins = replace(place(2, gallery="same label"), exact=True, copies=3)
+    told = verdict([record([math.inf], places=[twins])]).details[0]
+    assert "although a guess is exact: it is the input of 3 others in the data too" in told
+    near = replace(place(6, gallery="any label"), exact=True)
+    told = verdict([record([math.inf], places=[near])]).details[0]
+    assert "although a guess is exact: it is as near to 5 of 99 strangers" in told
+    blank = replace(place(2, gallery="one shade"), exact=True)
+    told = verdict([record([math.inf], places=[blank])])
+    assert "the input is blank, and anybody can guess that" in told.details[0]
+    assert "what came back is exact, but fits others as well" in told.headline
+
+
+def test_exact_rows_of_a_narrow_table_are_counted_only_beyond_luck():
+    rare = replace(place(), exact=True)
+    common = replace(place(low=30), exact=True)
+    for lone, level in ((rare, Level.reconstructed), (common, Level.not_shown)):
+        places = [lone, *[HIDDEN] * 19]
+        best = strongest(attempts([record([12.0] * 20, places=places)]))
+        assert best["photos", 0].level is level
+    many = [common] * 8 + [HIDDEN] * 12
+    best = strongest(attempts([record([12.0] * 20, places=many)]))
+    assert sum(attempt.level is Level.reconstructed for attempt in best.values()) == 8
+    # Nor does their certainty make others of whom a weak guess reminds.
+    weak = [rare] * 8 + [replace(place(low=30), exact=False)] + [HIDDEN] * 11
+    best = strongest(attempts([record([12.0] * 20, places=weak)]))
+    assert best["photos", 8].level is Level.not_shown
 
 
 def test_a_high_psnr_alone_identifies_nobody():

@@ -31,11 +31,15 @@ from seepage.report.contact_sheet import (
     _wrap_words,
     draw,
 )
+from seepage.scoring.identification import Identification
 
 
 def links(*defenses):
     """Defenses as the values that records hold."""
     return tuple(map(Component.of, defenses))
+
+
+FIRST = Identification(1, 99, "same label", 9.0, 3.0, True, 5e3, 1e3, 2e4)
 
 
 def record(psnr, *, people=None, exact=None, baseline=None, seconds=1.0, **changed):
@@ -143,7 +147,10 @@ BLIND = Component("Threat", {"knows_labels": False})
 RECORDS = [
     record([20.0], defense=links(sp.ClipEach(1.0), sp.Mean(), sp.AddGaussian(0.01))),
     record(
-        [41.25, 31.0], exact=[1.0, 0.0], attack=Component("inverting_gradients", {"steps": 400})
+        [41.25, 31.0],
+        exact=[1.0, 0.0],
+        attack=Component("inverting_gradients", {"steps": 400}),
+        identification=(FIRST, replace(FIRST, rank=40, recognisable=False)),
     ),
     failed(defense=links(sp.Sign())),
 ]

@@ -160,10 +160,13 @@ def test_odd_guesses_are_refused_or_read_and_never_break_the_rest(people):
     assert place(texts, beyond).singled_out
 
 
-def test_people_who_are_the_same_as_the_truth_are_no_strangers(people):
+def test_nothing_tells_a_person_from_somebody_with_the_same_input(people):
     twins = Gallery(torch.cat([people.inputs, people.inputs[:1]]))
-    assert place(twins, people.inputs[:1]).strangers == COUNT - 1
-    assert place(twins, people.inputs[:1]).singled_out
+    found = place(twins, people.inputs[:1])
+    assert (found.strangers, found.exact, found.copies) == (COUNT, True, 1)
+    assert not found.singled_out
+    alone = place(people, people.inputs[:1])
+    assert (alone.exact, alone.copies, alone.singled_out) == (True, 0, True)
 
 
 def test_signals_rows_and_texts_are_found_too():
@@ -274,8 +277,8 @@ def test_a_guess_of_the_most_frequent_row_singles_out_nobody_who_has_it():
     rows[59] = rows[58]
     gallery = Gallery(rows)
     assert not any(place(gallery, rows[:1], person).singled_out for person in range(12))
-    # One copy may be the person in public data.
-    assert place(gallery, rows[58:59], 58).singled_out
+    assert not place(gallery, rows[58:59], 58).singled_out, "the next row is the same"
+    assert place(gallery, rows[57:58], 57).singled_out
 
 
 def test_a_noisy_signal_is_found_almost_as_often_as_by_the_nearest_candidate():
@@ -355,7 +358,7 @@ def test_an_image_of_one_shade_is_found_by_its_values(shade):
 def test_a_quiet_input_is_no_one_shade_beside_people_who_were_made_up(kind):
     if kind == "signal":
         domain = sp.domains.Signal((1, 256), bounds=(-8, 8))
-        truth = 0.15 * torch.linspace(0, 31.4, 256).sin()[None, None]
+        truth = 1.3 + 0.15 * torch.linspace(0, 31.4, 256).sin()[None, None]
     else:
         domain = sp.domains.Image((1, 16, 16), bounds=(-3, 3))
         truth = 0.5 + 0.05 * Rng(1).normal((1, 1, 16, 16))
@@ -369,6 +372,10 @@ def test_a_quiet_input_is_no_one_shade_beside_people_who_were_made_up(kind):
     # One that really has one shade is found by its values.
     [one] = identify(flat, Batch(flat, torch.zeros(1)), gallery, without=[0])
     assert (one.gallery, one.singled_out) == ("one shade", True)
+    # But a blank that anybody can guess says nothing.
+    zero = torch.zeros_like(flat)
+    [one] = identify(zero, Batch(zero, torch.zeros(1)), gallery, without=[0])
+    assert (one.gallery, one.exact, one.singled_out) == ("one shade", True, False)
 
 
 def test_one_person_with_large_values_does_not_make_others_one_shade():

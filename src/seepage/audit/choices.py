@@ -258,21 +258,29 @@ def find_identified(records: Sequence[Record]) -> set[Entry]:
 
 
 def _identify(records: Sequence[Record], people: Collection[Sequence[Entry]]) -> Iterator[Entry]:
-    """The attempts that identify their person in one setup."""
-    singled: list[tuple[list[Entry], Identification]] = []
+    """The attempts that identify their person in one setup.
+
+    People whose input came back exactly are judged apart from the others: their certainty must not
+    be lent to weak guesses, nor do bad guesses of other attacks speak against an exact one.
+    """
+    exact: list[tuple[list[Entry], Identification]] = []
+    near: list[tuple[list[Entry], Identification]] = []
+    most = 1
     for entries in people:
-        exact = [(number, i) for number, i in entries if records[number].is_exact(i)]
         placed = [(number, i) for number, i in entries if records[number].identification]
         places = {(number, i): records[number].identification[i] for number, i in placed}
         first = {entry: place for entry, place in places.items() if place.singled_out}
-        if exact:
-            yield from {*exact, *first}
+        most = max(most, len(places))
+        same = [place for (number, i), place in first.items() if records[number].is_exact(i)]
+        if same:
+            exact.append((list(first), max(same, key=lambda place: place.one_in_low)))
         elif is_identified(list(places.values())):
-            singled.append((list(first), max(first.values(), key=lambda place: place.match)))
-    lucky = explain_by_luck([place for _, place in singled], len(people))
-    for (entries, _), by_luck in zip(singled, lucky, strict=True):
-        if not by_luck:
-            yield from entries
+            near.append((list(first), max(first.values(), key=lambda place: place.match)))
+    for singled, tries in ((exact, most), (near, 1)):
+        lucky = explain_by_luck([place for _, place in singled], len(people), tries=tries)
+        for (entries, _), by_luck in zip(singled, lucky, strict=True):
+            if not by_luck:
+                yield from entries
 
 
 def _list_identified(records: Sequence[Record], gate: Gate) -> list[Breach]:

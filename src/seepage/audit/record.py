@@ -204,9 +204,15 @@ class Record:
         return math.inf if value is None else float(value)
 
     def is_exact(self, index: int) -> bool:
-        """Whether a person's input came back: to 8 bits, in every column, in every word."""
-        shares = ("feature_accuracy", "token_accuracy")
-        metric = next((name for name in shares if name in self.scores), "exact")
+        """Whether a guess is a person's input: to 8 bits, in every column, in every word.
+
+        Whether this identifies anybody is another question: see `find_identified`.
+        """
+        found = self.identification[index].exact if self.identification else None
+        if found is not None:
+            return found
+        # Nobody to compare with, or a record of 0.3: scores tell, and of columns the 8 bits alone.
+        metric = "token_accuracy" if "token_accuracy" in self.scores else "exact"
         values = self.scores.get(metric)
         return values is not None and values[index] == 1
 

@@ -127,17 +127,23 @@ def _is_scalar(value: object) -> bool:
 
 _COMPONENT = _table(name=_is_word, arguments=_mapping_of(_is_plain))
 _SCORES = _mapping_of(_list_of(_or_none(_is_number)))
+_PLACE = _table(
+    rank=_is_place,
+    strangers=_is_place,
+    gallery=_one_of(*GALLERIES),
+    match=_is_number,
+    rival=_is_number,
+    recognisable=_is_truth_value,
+    one_in=_is_number,
+    one_in_low=_is_number,
+    one_in_high=_is_number,
+    exact=_or_none(_is_truth_value),
+    copies=_is_count,
+)
+# Records of 0.3 do not say whether a guess is exact.
 _IDENTIFICATIONS = _list_of(
-    _table(
-        rank=_is_place,
-        strangers=_is_place,
-        gallery=_one_of(*GALLERIES),
-        match=_is_number,
-        rival=_is_number,
-        recognisable=_is_truth_value,
-        one_in=_is_number,
-        one_in_low=_is_number,
-        one_in_high=_is_number,
+    lambda value: _PLACE(
+        {"exact": None, "copies": 0, **value} if isinstance(value, dict) else value
     )
 )
 _BOUND = _table(

@@ -35,7 +35,7 @@ from seepage.data.dataset import Dataset
 from seepage.defenses.chain import chain
 from seepage.rehearsal.public_data import PublicData
 from seepage.scoring import Scores, baseline_scores, score
-from seepage.scoring.gallery import Gallery, identify
+from seepage.scoring.gallery import Gallery, find_strangers, identify
 from seepage.scoring.identification import Identification
 from seepage.scoring.scores import add_judged
 from seepage.threats.threat import Threat
@@ -251,9 +251,21 @@ class Target:
         """
         if self.everybody is None or len(guess.inputs) == 0:
             return ()
-        return identify(
-            guess.inputs, self.require_batch(), self.everybody, without={*self.people, *without}
-        )
+        left_out = {*self._themselves, *without}
+        return identify(guess.inputs, self.require_batch(), self.everybody, without=left_out)
+
+    @cached_property
+    def _themselves(self) -> tuple[int, ...]:
+        """Numbers of these people; one copy of somebody in the public data of a capture is one too.
+
+        Of a data set it is known who is who, so that a copy in it is somebody else.
+        """
+        if self.captured is None or self.everybody is None:
+            return self.people
+        first = len(self.people)
+        others = self.everybody.inputs[first:]
+        kept = set(find_strangers(self.require_batch().inputs, others).tolist())
+        return (*self.people, *(first + n for n in range(len(others)) if n not in kept))
 
     @property
     def label_chance(self) -> float | None:

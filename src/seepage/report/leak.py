@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
-from seepage.audit.choices import find_identified
+from seepage.audit.choices import Entry, find_identified
 from seepage.audit.record import Defense, Record
 from seepage.core.construct import Component
 from seepage.core.grouping import group_by
@@ -43,7 +43,8 @@ class Level(StrEnum):
     Scores agree with human judgement only loosely, so no threshold on a score decides.
 
     Attributes:
-        reconstructed: The input came back: the same 8-bit image, every column, every word.
+        reconstructed: The input came back, and fits no stranger as well: the same 8-bit image,
+            every column, every word.
         recognisable: The guess singles the person out, and an eye would agree.
         singled_out: The guess looks more like the person than like any stranger.
         partly: Something else came back: the label, some columns, some words.
@@ -100,6 +101,11 @@ class Attempt:
     conclusive: bool = False
     behind: Defense = ()
     settled: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether the guess is the input exactly, which alone identifies nobody."""
+        return self.record.is_exact(self.index)
 
     @property
     def victim(self) -> Victim:
@@ -162,7 +168,7 @@ class Attempt:
 
 def _level_of(attempt: Attempt, *, identified: bool) -> Level:
     record, index = attempt.record, attempt.index
-    if identified and record.is_exact(index):
+    if identified and attempt.exact:
         return Level.reconstructed
     if identified:
         return (
@@ -218,7 +224,7 @@ def may_gain(record: Record) -> bool:
     return bool(record.effort.get("steps")) or any(trial.steps for trial in race.trials)
 
 
-def _find_leaked_labels(records: Sequence[Record]) -> set[tuple[int, int]]:
+def _find_leaked_labels(records: Sequence[Record], identified: Collection[Entry]) -> set[Entry]:
     """Which attempts have their person's label, from attacks that beat chance.
 
     Over the people of a setup and its canaries, the number of labels that an attack has right is
@@ -240,8 +246,12 @@ def _find_leaked_labels(records: Sequence[Record]) -> set[tuple[int, int]]:
                 (number, index)
                 for number in numbers
                 for index, right in enumerate(records[number].scores["label_accuracy"])
-                # Nobody has the input exactly by luck, nor the label with it.
-                if right == 1 and (luck <= _LUCK or records[number].is_exact(index))
+                # Nobody is reconstructed by luck, nor has the label with it by luck.
+                if right == 1
+                and (
+                    luck <= _LUCK
+                    or ((number, index) in identified and records[number].is_exact(index))
+                )
             }
     return found
 
@@ -269,7 +279,8 @@ def attempts(records: Sequence[Record]) -> list[Attempt]:
     Who is identified is decided over all of these records: give those of a whole audit. After them
     comes what was found behind a defense and must count without it.
     """
-    identifying, labels = find_identified(records), _find_leaked_labels(records)
+    identifying = find_identified(records)
+    labels = _find_leaked_labels(records, identifying)
     rising = [curve for curve in effort_curves(records) if curve.rising]
     everybody = {(Setup.of(record), person) for record in records for person in record.persons}
     people = Counter(setup for setup, _ in everybody)

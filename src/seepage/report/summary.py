@@ -39,7 +39,8 @@ class Row:
         median: Its median.
         baseline: The best that a guess without any update reached for the worst-off person; None
             if there was none.
-        exact: How many came back as the same 8-bit input; None where that was not measured.
+        exact: How many came back exactly, whether or not that identifies them; None where that
+            was not measured.
         identified: How many were singled out among strangers, or reconstructed.
         other: Value of other metrics for the worst-off person.
         seconds: Time of all attacks together.
@@ -153,8 +154,8 @@ def _exact(records: list[Record]) -> int | None:
     people = {
         person
         for record in records
-        for person, value in zip(record.people, record.scores.get("exact", ()), strict=False)
-        if value
+        for index, person in enumerate(record.people if record.scores else ())
+        if record.is_exact(index)
     }
     return len(people)
 

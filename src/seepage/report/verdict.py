@@ -196,6 +196,11 @@ def _excuse(people: People) -> str:
     places = [a.identification for a in unclear if a.identification is not None]
     if any(map(_is_unsimulated, unclear)):
         return UNSIMULATED
+    if all(a.exact for a in unclear):
+        if not places:
+            return "what came back is exact, but there is nobody to compare with"
+        if all(place.rank > 1 for place in places):
+            return "what came back is exact, but fits others as well"
     if places and not any(place.fair for place in places):
         return _UNFAIR[places[0].gallery]
     if any(is_close_call(place, len(people)) for place in places):
@@ -282,6 +287,8 @@ def _tell_worst(attempt: Attempt) -> str:
         how = "came back exactly"
     elif attempt.level.identified:
         how = f"came back at {attempt.amount.words()}"
+    elif attempt.exact:
+        how = "was not identified, although a guess is exact"
     else:
         how = f"was not identified: the best guess has {attempt.amount.words()}"
     found, among = attempt.identification, ""
@@ -296,11 +303,23 @@ def _tell_worst(attempt: Attempt) -> str:
     elif found is not None:
         of = f"{found.strangers} strangers{_describe_gallery(found)}"
         among = f", {'first' if found.rank == 1 else f'place {found.rank}'} among {of}"
-        if attempt.level is Level.reconstructed and found.rank > 1:
-            among = f"; that fits {found.rank - 1} of {of} as well"
+        if attempt.exact and found.rank > 1:
+            among = f": {_tell_fitted(found)}"
+    elif attempt.exact:
+        among = ": there is nobody to compare with"
     beside = attempt.without_update
     guessed = f"; a guess that needs no update reaches {beside.words()}" if beside.value else ""
     return f"The worst-off person, {data} #{person}, {how}{among}{guessed}."
+
+
+def _tell_fitted(found: Identification) -> str:
+    """Whom an exact guess fits besides the person."""
+    if found.copies:
+        return f"it is the input of {found.copies} others in the data too"
+    if found.gallery == "one shade":
+        return "the input is blank, and anybody can guess that"
+    of = f"{found.strangers} strangers{_describe_gallery(found)}"
+    return f"it is as near to {found.rank - 1} of {of}"
 
 
 def _tell_counting(tried: Sequence[Attempt]) -> list[str]:

@@ -17,7 +17,8 @@ from torch import Tensor
 from seepage.core import Batch, Domain, Rng
 from seepage.core.batch import class_numbers
 from seepage.core.errors import InvalidValue
-from seepage.scoring.identification import Identification, extrapolate
+from seepage.scoring.entrywise import Exactness
+from seepage.scoring.identification import LARGEST_CLAIM, Identification, extrapolate
 from seepage.scoring.picture_views import Features, View
 from seepage.scoring.similarity import Similarity, Table
 
@@ -36,6 +37,8 @@ _SEEN = ("pixels", "structure", "entries")
 _ONE_SHADE = 0.02
 # What about 26 dB of PSNR gives a photo, and neither a mean nor another person does.
 _NEAR_COPY = {"pixels": 0.98, "structure": 0.9, "entries": 0.98, "shades": 1 - _ONE_SHADE}
+# The same of a guess that is right to 8 bits of its range.
+_COPY = {"pixels": 0.98, "values": 0.95}
 # Most texts share no word, so that one word in the same place by chance would stand out.
 _LEAST = {"places": 0.05, "words": 0.05}
 # The other measures of a signal blur it, so that noise would drown those that do not. A shift
@@ -69,6 +72,11 @@ class Gallery:
         return Similarity(self.inputs, self.domain)
 
     @cached_property
+    def exactness(self) -> Exactness:
+        """What makes a guess an input of this kind."""
+        return Exactness(self.inputs, self.domain, synthetic=self.synthetic)
+
+    @cached_property
     def classes(self) -> Tensor | None:
         """The class of each person; None if not known, or if targets are numbers."""
         return None if self.labels is None else class_numbers(self.labels)
@@ -78,28 +86,27 @@ class Gallery:
         """A fixed random order of everybody; strangers are the first in it."""
         return Rng(0).fork("gallery").permutation(len(self.inputs))
 
-    def choose_strangers(
-        self, truth: Tensor, *, label: int | None, without: Collection[int], size: int
-    ) -> Tensor:
+    def choose_strangers(self, *, label: int | None, without: Collection[int], size: int) -> Tensor:
         """Numbers of strangers: of the person's label if enough have it, else of any label.
 
         Args:
-            truth: Input of the person; a copy of it is left out, and only one.
             label: The person's label; None if nobody has one.
             without: Numbers of people who are not strangers: the batch.
             size: At most this many.
         """
-        allowed = torch.ones(len(self.inputs), dtype=torch.bool)
-        allowed[list(without)] = False
-        copies = (self.inputs == truth.to(self.inputs)).flatten(1).all(1) & allowed
-        # One copy may be the person. More are people whom nothing tells apart from this one: a
-        # guess of the most frequent row of a table would single out everybody who has it.
-        allowed[copies.nonzero().flatten()[:1]] = False
+        # A copy of the person's input is of somebody whom nothing tells apart from the person.
+        allowed = self.allow(without)
         order = self.order[allowed[self.order]]
         if label is None or self.classes is None:
             return order[:size]
         alike = order[self.classes[order] == label]
         return (alike if len(alike) >= FEWEST else order)[:size]
+
+    def allow(self, without: Collection[int]) -> Tensor:
+        """Who may be a stranger, `(N,)`."""
+        allowed = torch.ones(len(self.inputs), dtype=torch.bool)
+        allowed[list(without)] = False
+        return allowed
 
     @cached_property
     def _groups(self) -> tuple[Tensor, Tensor]:
@@ -149,6 +156,20 @@ class Gallery:
             # A thousandth of it is for rounding.
             width = min(width, max(float(truth.max() - truth.min()), 1e-3 * width))
         return float(varied.square().mean().sqrt()) < _ONE_SHADE * width
+
+    def make_blanks(self, truth: Tensor) -> Tensor:
+        """Inputs of one shade that anybody can guess: all black, grey, white or zero.
+
+        There are none where an input of one shade is no blank: for tables, vectors and texts.
+        """
+        if not self.is_one_shade(truth):
+            return self.inputs[:0]
+        if self.domain is not None:
+            low, high = self.domain.bounds
+        else:
+            low, high = float(self.inputs.min()), float(self.inputs.max())
+        shades = torch.tensor([low, (low + high) / 2, high, min(max(0.0, low), high)])
+        return shades.to(self.inputs).reshape(-1, *[1] * truth.ndim).expand(-1, *truth.shape)
 
     def compare_values(self, guesses: Tensor, truth: Tensor, strangers: Tensor) -> Table:
         """How near every guess is to the truth, first, and to strangers, value by value."""
@@ -218,6 +239,22 @@ class Gallery:
         return self._least[label]
 
 
+def find_strangers(truth: Tensor, inputs: Tensor) -> Tensor:
+    """Numbers of the inputs that are not in the batch.
+
+    A person is left out once: further copies are others whom nothing tells apart from this one.
+
+    Example:
+        >>> find_strangers(torch.tensor([[1], [2]]), torch.tensor([[2], [3], [2], [1]])).tolist()
+        [1, 2]
+    """
+    strange = torch.ones(len(inputs), dtype=torch.bool)
+    for one in truth.to(inputs):
+        copies = (inputs == one).flatten(1).all(1) & strange
+        strange[copies.nonzero().flatten()[:1]] = False
+    return strange.nonzero().flatten()
+
+
 def identify(
     guesses: Tensor,
     batch: Batch,
@@ -239,6 +276,10 @@ def identify(
     same holds for strangers who are made up, and for an image of one shade, which has nothing in it
     to look alike: its values must come back, to a fiftieth of the range.
 
+    A guess that is the input exactly is compared alone. Everybody in the gallery whose input it is
+    as well counts as before the truth; for an image of one shade, so does a blank that anybody can
+    guess. See `Exactness`.
+
     A person is recognisable if the truth is first by pixels or by structure and looks as much like
     the guess as 95 % of strangers look like themselves under noise of a quarter of the range of
     their values. Volumes are judged by the correlation of their entries in the same way. For tables
@@ -250,7 +291,8 @@ def identify(
         guesses: `(G, ...)`, in any order.
         batch: The truth.
         gallery: Everybody in the data set.
-        without: Numbers of those in the gallery who are no strangers, such as the batch.
+        without: Numbers of those in the gallery who are no strangers, such as the batch. Whoever
+            else has the input of a person is a stranger all the same.
         size: How many strangers.
 
     Example:
@@ -269,21 +311,21 @@ def identify(
         )
     classes = class_numbers(batch.labels)
     labels = [None] * len(batch) if classes is None else classes.tolist()
-    truths = batch.inputs.detach().cpu()
+    guesses, truths = guesses.detach().cpu(), batch.inputs.detach().cpu()
     shown = gallery.similarity.show(guesses)
-    beside = [
-        gallery.choose_strangers(truth, label=label, without=without, size=size)
-        for truth, label in zip(truths, labels, strict=True)
-    ]
+    beside = [gallery.choose_strangers(label=n, without=without, size=size) for n in labels]
     if not all(map(len, beside)):
         raise InvalidValue("expected at least one stranger to compare with, got none")
+    allowed = gallery.allow(without)
+    fits = [_find_fit(guesses, truth, gallery, allowed) for truth in truths]
     # People who have the same strangers, as those of one label do, are compared in one go.
     together: dict[tuple[int, ...], list[int]] = {}
     found: dict[int, Identification] = {}
     for number, (truth, strangers) in enumerate(zip(truths, beside, strict=True)):
         if gallery.is_one_shade(truth):
             table = gallery.compare_values(guesses, truth, strangers)
-            found[number] = _find(table, truth, gallery, "one shade", labels[number])
+            person = _Person(truth, labels[number], strangers, fits[number])
+            found[number] = _find(table, person, gallery, "one shade")
         else:
             together.setdefault(tuple(strangers.tolist()), []).append(number)
     for numbers in together.values():
@@ -291,21 +333,77 @@ def identify(
         tables = gallery.compare(shown, truths[numbers], strangers)
         for number, table in zip(numbers, tables, strict=True):
             kind = _describe_gallery(gallery, strangers, labels[number])
-            found[number] = _find(table, truths[number], gallery, kind, labels[number])
+            person = _Person(truths[number], labels[number], strangers, fits[number])
+            found[number] = _find(table, person, gallery, kind)
     return tuple(found[number] for number in range(len(truths)))
 
 
-def _find(
-    table: Table, truth: Tensor, gallery: Gallery, kind: str, label: int | None
-) -> Identification:
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """A guess that is the input of a person exactly.
+
+    Args:
+        guess: Its number.
+        others: Who else has this input, `(N,)` of the gallery.
+        blank: Whether it is a blank input too, which anybody can guess.
+    """
+
+    guess: int
+    others: Tensor
+    blank: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Person:
+    """Somebody to be found: input, label, strangers, and the guess that is the input, if any."""
+
+    truth: Tensor
+    label: int | None
+    strangers: Tensor
+    fit: _Fit | None
+
+
+def _find_fit(guesses: Tensor, truth: Tensor, gallery: Gallery, allowed: Tensor) -> _Fit | None:
+    """Of the guesses that are a person's input, the one that fewest others have."""
+    rule = gallery.exactness
+    fits = [
+        _Fit(
+            number,
+            rule.compare(guess, gallery.inputs) & allowed,
+            bool(rule.compare(guess, gallery.make_blanks(truth)).any()),
+        )
+        for number, guess in enumerate(guesses)
+        if bool(rule.compare(guess, truth[None].to(gallery.inputs)))
+    ]
+    return min(fits, key=lambda fit: int(fit.others.sum()), default=None)
+
+
+def _find(table: Table, person: _Person, gallery: Gallery, kind: str) -> Identification:
+    fit = person.fit
+    if fit is not None:
+        own = {name: values[fit.guess, None] for name, values in table.items()}
+        # Where inputs fill a small part of their range, to be right to 8 bits of it is no feat.
+        fit = fit if _is_copy(own) else None
+        table = own if fit is not None else table
     standing = _stand_out(table)
     match, rivals = float(standing[0]), standing[1:]
-    rank = 1 + int((rivals >= match).sum())
+    before = rivals >= match
+    if fit is not None:
+        before = _is_as_near(table, standing) | fit.others[person.strangers]
+    rank = 1 + int(before.sum())
+    copies = 0 if fit is None else int(fit.others.sum())
+    if fit is not None and rank == 1 and (copies or fit.blank):
+        rank = 2
     one_in, low, high = extrapolate(match, rivals)
+    if fit is not None:
+        # How far an exact guess stands out tells nothing: few columns are soon all right.
+        claim = (len(rivals) + 1) / rank
+        if rank == 1:
+            claim = min(LARGEST_CLAIM, max(claim, gallery.exactness.count_alike(person.truth)))
+        one_in = low = high = claim
     fair = kind in ("same label", "any label")
-    recognisable = rank == 1 and _is_recognisable(
-        table, gallery.least_alike(label) if fair else _near_copy(gallery, truth), every=not fair
-    )
+    least = gallery.least_alike(person.label) if fair else _near_copy(gallery, person.truth)
+    recognisable = rank == 1 and (fit is not None or _is_recognisable(table, least, every=not fair))
     return Identification(
         rank=rank,
         strangers=len(rivals),
@@ -316,7 +414,21 @@ def _find(
         one_in=one_in,
         one_in_low=low,
         one_in_high=high,
+        exact=fit is not None,
+        copies=copies,
     )
+
+
+def _is_copy(table: Table) -> bool:
+    """Whether a guess that is right to 8 bits looks like the input as well."""
+    return all(float(table[name][0, 0]) >= least for name, least in _COPY.items() if name in table)
+
+
+def _is_as_near(table: Table, standing: Tensor) -> Tensor:
+    """Which strangers a guess is as near to as to the truth; of equal standing, by all digits."""
+    alike = torch.stack([values[0] for values in table.values()]).double().sum(0)
+    tied = (standing[1:] == standing[0]) & (alike[1:] >= alike[0])
+    return (standing[1:] > standing[0]) | tied
 
 
 def _near_copy(gallery: Gallery, truth: Tensor) -> Mapping[str, float]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 # Probability of an accusation by luck that is accepted over all people and attempts.
 _LUCK = 0.05
-_LARGEST_CLAIM = 1e9
+LARGEST_CLAIM = 1e9
 # Who strangers may be; see `Identification.gallery`.
 GALLERIES = ("same label", "any label", "few of the label", "synthetic", "one shade")
 
@@ -21,7 +21,8 @@ class Identification:
     """How well the guesses of one attack pick one person out of a gallery.
 
     Attributes:
-        rank: Place of the truth among the candidates; 1 is first.
+        rank: Place of the truth among the candidates; 1 is first. Whoever a guess fits as exactly
+            as the truth counts as before it.
         strangers: How many others were in the gallery.
         gallery: Who they were: "same label", "any label" if nobody has one, "few of the label" if
             too few others have it, "synthetic" if they were made up, or "one shade" if the person's
@@ -32,6 +33,10 @@ class Identification:
         one_in: How many people the guess tells apart, extrapolated from the gallery.
         one_in_low: Lower end of its 95 % interval.
         one_in_high: Upper end.
+        exact: Whether a guess is the input, to the resolution of its kind: the same 8-bit image,
+            every column, every word. Alone this says nothing: a blank guess is every blank scan.
+            None where nobody looked, as in records of 0.3.
+        copies: How many others in the data have the input of such a guess.
     """
 
     rank: int
@@ -43,6 +48,8 @@ class Identification:
     one_in: float
     one_in_low: float
     one_in_high: float
+    exact: bool | None = None
+    copies: int = 0
 
     @property
     def p_value(self) -> float:
@@ -92,8 +99,8 @@ def extrapolate(match: float, others: Tensor) -> tuple[float, float, float]:
     excess = max(float((ordered[:k] - level).mean()), 1e-6)
 
     def claim(scale: float) -> float:
-        power = min((match - level) / scale, math.log(_LARGEST_CLAIM))
-        return min(_LARGEST_CLAIM, max(count + 1.0, (count + 1) / k * math.exp(power)))
+        power = min((match - level) / scale, math.log(LARGEST_CLAIM))
+        return min(LARGEST_CLAIM, max(count + 1.0, (count + 1) / k * math.exp(power)))
 
     wide, narrow = (k * excess / float(gammaincinv(k, q)) for q in (0.025, 0.975))
     return claim(excess), claim(wide), claim(narrow)
@@ -170,11 +177,16 @@ def fewest_strangers(people: int) -> int:
     return next(n for n in count(1) if compute_luck(people, people, 1 / (n + 1)) <= _LUCK)
 
 
-def explain_by_luck(found: Sequence[Identification], people: int) -> list[bool]:
+def explain_by_luck(found: Sequence[Identification], people: int, *, tries: int = 1) -> list[bool]:
     """Which of the people singled out in a group may owe it to luck alone.
 
     If more people are singled out than luck explains, nobody does. Otherwise those do whose match
     is not so rare that luck would not produce it even once among so many people.
+
+    Args:
+        found: Those who are singled out.
+        people: How many were looked for.
+        tries: How often each of them was, if that is not allowed for yet.
 
     Example:
         >>> weak = Identification(1, 9, "same label", 2.0, 1.9, False, 12.0, 10.0, 20.0)
@@ -183,8 +195,9 @@ def explain_by_luck(found: Sequence[Identification], people: int) -> list[bool]:
     """
     if not found:
         return []
-    chance = max(1 / (one.strangers + 1) for one in found)
+    chance = min(1.0, tries * max(1 / (one.strangers + 1) for one in found))
     count = len(found)
     if compute_luck(count, people, chance) <= _LUCK:
         return [False] * count
-    return [one.fair and one.one_in_low * _LUCK < people for one in found]
+    rare = people * tries / _LUCK
+    return [(one.fair or bool(one.exact)) and one.one_in_low < rare for one in found]

@@ -14,7 +14,7 @@ from seepage.audit.targets import Target
 from seepage.core import Batch, Domain, Rng, Task
 from seepage.core.errors import InvalidValue
 from seepage.rehearsal import PublicData
-from seepage.scoring.gallery import FEWEST, Gallery
+from seepage.scoring.gallery import FEWEST, Gallery, find_strangers
 
 # Made-up strangers where there are no others.
 _POOL = 64
@@ -62,7 +62,7 @@ def read_people(
     truth, left_out = private.inputs.reshape(-1, *shape).cpu(), 0
     if others is not None:
         others = _shape(others, task.domain)
-        kept = _find_strangers(truth, others)
+        kept = find_strangers(truth, others)
         left_out, others = len(others) - len(kept), others[kept]
         labels = None if labels is None else labels[kept.to(labels.device)]
     reserved = max(size * math.ceil(CANARIES / size), 0 if others is None else len(others) // 4)
@@ -78,29 +78,13 @@ def read_people(
         public = PublicData(others[:-reserved])
     if public is not None:
         inputs = _shape(public.inputs, task.domain)
-        kept = _find_strangers(truth, inputs)
+        kept = find_strangers(truth, inputs)
         left_out += len(inputs) - len(kept)
         labels = None if public.labels is None else public.labels[kept.to(public.labels.device)]
         public = replace(public, inputs=inputs[kept], labels=labels)
     canaries = [] if others is None else _choose_canaries(attacked)
     note = f"{left_out} of the others or public inputs are in the batch and were left out"
     return _StepPeople(attacked, canaries, public, note if left_out else "")
-
-
-def _find_strangers(truth: Tensor, inputs: Tensor) -> Tensor:
-    """Numbers of the inputs that are not in the batch.
-
-    A person is left out once: further copies are others whom nothing tells apart from this one.
-
-    Example:
-        >>> _find_strangers(torch.tensor([[1], [2]]), torch.tensor([[2], [3], [2], [1]])).tolist()
-        [1, 2]
-    """
-    strange = torch.ones(len(inputs), dtype=torch.bool)
-    for one in truth.to(inputs):
-        copies = (inputs == one).flatten(1).all(1) & strange
-        strange[copies.nonzero().flatten()[:1]] = False
-    return strange.nonzero().flatten()
 
 
 def _put_alike_last(labels: Tensor, wanted: Tensor, reserved: int) -> Tensor:

@@ -201,8 +201,8 @@ def badge(level: Level) -> Markup:
 
 
 def amount(attempt: Attempt) -> str:
-    """What came back, in short; "exact" if the guess rounds to the same 8-bit input."""
-    return "exact" if attempt.score("exact") else attempt.amount.words()
+    """What came back, in short; "exact" if the guess is the input."""
+    return "exact" if attempt.exact else attempt.amount.words()
 
 
 def filter_link(label: str, *, words: str) -> Markup:

@@ -82,7 +82,8 @@ def assumptions(records: Sequence[Record]) -> Markup:
 
 
 MEANINGS = {
-    Level.reconstructed: "the same 8-bit image, every column, every word came back",
+    Level.reconstructed: "the same 8-bit image, every column, every word came back, and fits no "
+    "stranger as well",
     Level.recognisable: "first among the strangers, and as similar as a noisy copy of the truth: "
     "an eye would agree",
     Level.singled_out: "first among the strangers, though an eye may see nothing",

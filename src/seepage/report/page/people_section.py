@@ -172,7 +172,7 @@ def _fine_print(attempt: Attempt) -> str:
     parts = [
         attempt.record.attack.name,
         *([] if found is None else [f"place {found.rank} of {found.strangers + 1}"]),
-        *([attempt.amount.words()] if attempt.score("exact") else []),
+        *([attempt.amount.words()] if attempt.exact else []),
         *(f"{name} {value:.2f}" for name, value in scores.items() if value is not None),
         *([] if certificate is None else [_certificate_words(certificate)]),
     ]
