@@ -29,6 +29,7 @@ from seepage.audit.record import Record
 from seepage.audit.targets import CapturedUpdate, Target
 from seepage.cli import app
 from seepage.core import BoundValue
+from seepage.core.errors import line_to_store
 from seepage.report import attempts, contradictions, headrooms
 
 SPEC = """controls = false
@@ -135,7 +136,7 @@ def test_a_bound_that_breaks_is_a_record_and_the_rest_goes_on():
     grid, batches = audit(bounds={"broken": Broken(), **BOUNDS})
     records = [outcome.record for outcome in grid.run(batches)]
     broken = [record for record in records if record.error]
-    assert [record.error for record in broken] == ["RuntimeError: singular"] * 2
+    assert [record.error for record in broken] == [line_to_store(RuntimeError())] * 2
     assert all(record.bound is not None and not record.bound.values for record in broken)
     assert len(records) == 2 * 4
 

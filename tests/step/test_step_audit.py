@@ -540,12 +540,15 @@ def test_an_attack_that_breaks_is_told_apart_from_one_that_does_not_apply(tmp_pa
     assert [record.status for record in alone.records] == ["failed"]
     assert "Broken" not in alone.refused
     assert not alone.controls
-    assert str(alone).startswith("Every case failed: RuntimeError: the mistake.")
+    assert str(alone).startswith("Every case failed: RuntimeError: what it says is not stored")
     assert alone.worst is None
     both = sp.audit_step(*step, attacks=[Broken(), "analytic_fc"], **CHEAP)
     assert both.recognisable
-    assert "tried: Broken: RuntimeError: the mistake" in str(both)
-    assert "RuntimeError: the mistake" in both.report(tmp_path / "page").read_text()
+    assert "tried: Broken: RuntimeError: what it says" in str(both)
+    assert "raised: RuntimeError: the mistake" in str(both)
+    assert "RuntimeError: what it says" in both.report(tmp_path / "page").read_text()
+    files = [path for path in (tmp_path / "page").rglob("*") if path.is_file()]
+    assert not [path for path in files if b"the mistake" in path.read_bytes()]
 
 
 @pytest.mark.parametrize("seed", [-3, 2**63 - 1, np.int64(7)])

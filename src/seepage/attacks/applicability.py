@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Attack, Domain, Observation, Rng
-from seepage.core.errors import NotApplicable, SeepageError, explain_errors
+from seepage.core.errors import NotApplicable, SeepageError, explain_errors, line_to_store
 from seepage.domains import Image, Signal, Tabular, Tokens, Vector
 from seepage.probing.usable_update import require_continuous, require_usable
 
@@ -111,7 +111,7 @@ def check_applicability(observation: Observation, *, steps: int = 1_000) -> Appl
             ):
                 conditions.require(observation)
         except SeepageError as error:
-            refused[name] = str(error).splitlines()[0]
+            refused[name] = line_to_store(error)
         else:
             infers = conditions.needs_labels and observation.labels is None
             chosen.append(_ApplicableAttack(name, conditions.options(steps), infers))

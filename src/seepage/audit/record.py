@@ -372,6 +372,7 @@ class Outcome:
         guess: The guesses in the order of the people; None if the case failed.
         objective: Value at the start and after each step; empty for closed forms.
         said: The guesses in words, for inputs that people read.
+        shown: What an error of somebody else's code says, which is shown and never stored.
     """
 
     record: Record
@@ -379,6 +380,7 @@ class Outcome:
     guess: Tensor | None
     objective: tuple[float, ...] = ()
     said: tuple[tuple[str, ...], ...] = ()
+    shown: str = ""
 
     def pack(self) -> bytes:
         """Pack everything except the truth as safetensors, with the record in the metadata."""
@@ -386,7 +388,8 @@ class Outcome:
         if self.objective:
             tensors["objective"] = torch.tensor(self.objective, dtype=torch.float64)
         record = json.dumps(self.record.plain(), allow_nan=False)
-        return pack(tensors, {"record": record, **pack_words(self.said)})
+        shown = {"shown": self.shown} if self.shown else {}
+        return pack(tensors, {"record": record, **shown, **pack_words(self.said)})
 
     @classmethod
     def unpack(cls, data: bytes, truth: Tensor | None) -> Outcome:
@@ -394,4 +397,5 @@ class Outcome:
         tensors, words = unpack(data)
         record = Record.from_plain(json.loads(words["record"]))
         objective = tensors["objective"].tolist() if "objective" in tensors else ()
-        return cls(record, truth, tensors.get("guess"), tuple(objective), unpack_words(words))
+        said, shown = unpack_words(words), words.get("shown", "")
+        return cls(record, truth, tensors.get("guess"), tuple(objective), said, shown)

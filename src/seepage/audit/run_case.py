@@ -35,6 +35,7 @@ from seepage.core.errors import (
     NotApplicable,
     SeepageError,
     UnreadableFile,
+    line_to_store,
     summarise_error,
 )
 from seepage.core.grouping import group_by
@@ -70,11 +71,15 @@ def fail_case(case: AnyCase, reason: str) -> Outcome:
 
 def _refuse_case(case: AnyCase, error: BaseException) -> Outcome:
     """Return the outcome of a case that raised: it does not apply, or it failed."""
-    line = summarise_error(error) if not isinstance(error, SeepageError) else str(error)
-    # It is stored as UTF-8, and may quote a file name that is none.
-    failed = fail_case(case, line.encode(errors="replace").decode().splitlines()[0])
+    stored = line_to_store(error)
+    said = str(error) if isinstance(error, SeepageError) else summarise_error(error)
+    shown = "".join(said.splitlines()[:1])
+    # They are written as UTF-8, and may quote a file name that is none.
+    stored, shown = (text.encode(errors="replace").decode() for text in (stored, shown))
+    failed = fail_case(case, stored)
     applicable = not isinstance(error, NotApplicable | MissingKnowledge)
-    return replace(failed, record=replace(failed.record, applicable=applicable))
+    record = replace(failed.record, applicable=applicable)
+    return replace(failed, record=record, shown="" if shown == stored else shown)
 
 
 def _begin_record(case: AnyCase) -> Record:

@@ -50,6 +50,10 @@ class ProgressListener(Protocol):
         """Called when a case has its result."""
         return
 
+    def failed(self, record: Record, shown: str) -> None:
+        """Called with what the error of somebody else's code says, which is not stored."""
+        return
+
 
 class _Silent(ProgressListener):
     """A listener that shows nothing."""
@@ -336,6 +340,8 @@ def _run_missing(
             for outcome in chain(executor(others, started), last):
                 store.add(by_id[outcome.record.case], outcome)
                 progress.finished(outcome.record)
+                if outcome.shown:
+                    progress.failed(outcome.record, outcome.shown)
         except BaseException:
             store.interrupt()
             raise

@@ -300,7 +300,8 @@ class AuditStore(AbstractContextManager["AuditStore"]):
             if not self._keeps_private:
                 outcome = replace(outcome, guess=None, said=())
             if outcome.guess is not None or outcome.objective:
-                checksums[self._file(case.id)] = self.artifacts.write(case.id, outcome.pack())
+                packed = replace(outcome, shown="").pack()
+                checksums[self._file(case.id)] = self.artifacts.write(case.id, packed)
         except OSError as error:
             raise UnreadableFile(
                 f"cannot write to {str(self.artifacts.folder)!r}: {error.strerror}; what was "

@@ -125,6 +125,7 @@ class _AuditProgress:
         self._shown = Console(quiet=True) if quiet else console
         self._plain = plain or not self._shown.is_terminal
         self._case, self._total, self._done = "", 0, 0
+        self._told = set[str]()
 
     @contextmanager
     def begin(
@@ -176,6 +177,12 @@ class _AuditProgress:
                 f"[{self._done}/{self._total}] {control}{record.data} {people} {record.attack} "
                 f"behind {report.defense_words(record.defense)}: {best}"
             )
+
+    def failed(self, record: Record, shown: str) -> None:
+        """Show what an error says, once, since only its class is stored."""
+        if shown not in self._told:
+            self._told.add(shown)
+            print_line(self._console, f"{record.attack}: {shown}", style="yellow")
 
     def _show_step(self, step: int, steps: int, objective: float) -> None:
         trying = f"{stage()}: " if stage() else ""

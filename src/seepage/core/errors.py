@@ -188,6 +188,33 @@ def summarise_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
+def line_to_store(error: BaseException) -> str:
+    """Write an error in our words alone: of somebody else's, only the class is kept.
+
+    What other code says of the data that it was given may hold a person's name, which nothing
+    recognises.
+
+    Example:
+        >>> line_to_store(ValueError("no blood group for Ann Smith"))
+        'ValueError: what it says is not stored, since it may quote private data'
+        >>> try:
+        ...     with explain_errors(NotApplicable, "net cannot be run, it raised"):
+        ...         raise ValueError("no blood group for Ann Smith")
+        ... except NotApplicable as error:
+        ...     line_to_store(error)
+        'net cannot be run, it raised ValueError'
+    """
+    if not isinstance(error, SeepageError):
+        name = type(error).__name__
+        return f"{name}: what it says is not stored, since it may quote private data"
+    line, cause = "".join(str(error).splitlines()[:1]), error.__cause__
+    while cause is not None:
+        if not isinstance(cause, SeepageError):
+            line = line.replace(summarise_error(cause), type(cause).__name__)
+        cause = cause.__cause__
+    return line
+
+
 @contextmanager
 def explain_errors(kind: type[SeepageError], sentence: str) -> Iterator[None]:
     """Turn whatever somebody else's code raises into an error of ours, after a sentence."""

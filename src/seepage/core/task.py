@@ -15,7 +15,7 @@ from torch.func import functional_call
 from seepage.core.batch import are_probabilities
 from seepage.core.device import differentiable_twice, is_recurrent, upcast
 from seepage.core.digest import content, digest
-from seepage.core.errors import InvalidValue
+from seepage.core.errors import InvalidValue, summarise_error
 from seepage.core.loss import (
     ELEMENTWISE,
     Loss,
@@ -211,9 +211,9 @@ class Task:
                 self.in_mode("eval").network, dict(self.parameters), (self.domain.normalise(blank),)
             )
         except (RuntimeError, TypeError, IndexError) as error:
-            reason = str(error).splitlines()[0]
             raise InvalidValue(
-                f"{self.name} does not accept inputs of shape {self.domain.shape}: {reason}"
+                f"{self.name} does not accept inputs of shape {self.domain.shape}: "
+                f"{summarise_error(error)}"
             ) from error
         if not isinstance(outputs, Tensor) or outputs.ndim == 0:
             came = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__

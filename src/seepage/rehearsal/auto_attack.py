@@ -16,7 +16,13 @@ from seepage.attacks.applicability import Applicability, check_applicability, ex
 from seepage.attacks.labels.read_targets import fit_targets
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng
 from seepage.core.digest import digest, stable_repr
-from seepage.core.errors import InvalidValue, NotApplicable, SeepageError, UnknownName
+from seepage.core.errors import (
+    InvalidValue,
+    NotApplicable,
+    SeepageError,
+    UnknownName,
+    line_to_store,
+)
 from seepage.core.plugins import Catalogue
 from seepage.core.progress import Pace, listen, measure_pace, spanning, staged
 from seepage.core.protocols import attack_many, attack_one
@@ -139,7 +145,7 @@ class Auto:
                 with listen(lambda *_: None):
                     guess = option.attack(seen, rng=rng.fork(option.name))
             except SeepageError as error:
-                refused[option.name] = str(error)
+                refused[option.name] = line_to_store(error)
                 continue
             guess = computed[option.name] = _name(_fit_labels(seen, guess), option.name)
             if _is_settled(seen, guess):
@@ -178,7 +184,7 @@ class Auto:
                 )
                 return rehearse(seen, contenders, public, rungs, chosen=effort.chosen, steps=steps)
         except SeepageError as error:
-            note = f"nothing could be rehearsed: {error}"
+            note = f"nothing could be rehearsed: {line_to_store(error)}"
         first = next(number for number, one in enumerate(contenders) if one.searches)
         chosen = tuple(contenders[: first + 1])
         race = Race("", chosen=tuple(map(str, chosen)), rule="residual", note=note)

@@ -17,7 +17,7 @@ from seepage.attacks.labels.count_labels import estimate_batch_size
 from seepage.core import Observation, Reconstruction
 from seepage.core.checkpoint import checkpoints
 from seepage.core.digest import digest, stable_repr
-from seepage.core.errors import MissingKnowledge, SeepageError
+from seepage.core.errors import MissingKnowledge, SeepageError, line_to_store
 from seepage.core.progress import staged
 from seepage.core.reconstruction import Forecast, Race, Trial
 from seepage.rehearsal.combine import combine
@@ -268,7 +268,7 @@ def _try(
     errors = [one for one in found if isinstance(one, SeepageError)]
     guesses[name] = [one for one in found if isinstance(one, Reconstruction) and not errors]
     if errors:
-        return Trial(name, rung.steps, error=str(errors[0]).splitlines()[0])
+        return Trial(name, rung.steps, error=line_to_store(errors[0]))
     return Trial(name, rung.steps, rehearsal.score(guesses[name]))
 
 

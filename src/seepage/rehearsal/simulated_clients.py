@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from seepage.core import Attack, Batch, Domain, Metric, Observation, Reconstruction, Rng
-from seepage.core.errors import SeepageError, summarise_error
+from seepage.core.errors import SeepageError, line_to_store
 from seepage.core.protocols import attack_many
 from seepage.core.reconstruction import HIGHEST
 from seepage.defenses import AddGaussian
@@ -123,7 +123,7 @@ class Rehearsal:
                 return attack_many(attack, self.seen[:batches], rngs=keys)
             except Exception as error:  # noqa: BLE001 - the others race on
                 known = isinstance(error, SeepageError)
-                failed = error if known else SeepageError(summarise_error(error))
+                failed = error if known else SeepageError(line_to_store(error))
                 return [failed] * batches  # type: ignore[list-item]
 
     def score(self, guesses: Sequence[Reconstruction]) -> tuple[float, ...]:

@@ -22,7 +22,7 @@ from seepage.core import Batch, LocalComputation, Observation, Rng, Task, Update
 from seepage.core.device import upcast
 from seepage.core.digest import digest
 from seepage.core.draws import private_draws
-from seepage.core.errors import InvalidValue, SeepageError, summarise_error
+from seepage.core.errors import InvalidValue, SeepageError
 from seepage.core.task import batchnorm_layers, copy_unwrapped, unwrap
 from seepage.core.update import Granularity
 from seepage.step.shared_update import describe_random_layers, keeping_activations
@@ -155,7 +155,7 @@ class TrainingLoop:
         except Exception as error:  # noqa: BLE001 - the loop is the user's, with hooks of any kind
             return RealStep(
                 difference="the step could not be compared with that of a training loop, which "
-                f"raised {summarise_error(error)} on a copy of the network"
+                f"raised {type(error).__name__} on a copy of the network"
             )
         left_out, drawn = [_describe_unseen(self.model)], not _same(sent, quiet)
         if drawn:

@@ -122,7 +122,7 @@ class StepAudit:
         title = f"One training step of {self.cases[0].task.name}" if self.cases else "No attack"
         title = f"{title}: {self.promise}" if self.promise else title
         title = f"{title}; not exactly your step: {self.difference}" if self.difference else title
-        told = "\n".join(f"# {line}" for line in str(self).splitlines())
+        told = "\n".join(f"# {line}" for line in self._tell().splitlines())
         controls, controlled = zip(*self.controls, strict=True) if self.controls else ((), ())
         outcomes = {outcome.record.case: outcome for outcome in (*self.outcomes, *controlled)}
         found = run(
@@ -140,6 +140,11 @@ class StepAudit:
 
     def __str__(self) -> str:
         """Whether it is the user's own step, the verdict, what was tried, what was assumed."""
+        shown = dict.fromkeys(outcome.shown for outcome in self.outcomes if outcome.shown)
+        return "\n".join([self._tell(), *(f"raised: {said}" for said in shown)])
+
+    def _tell(self) -> str:
+        """All of it that may be stored."""
         judged = verdict(self.records)
         return "\n".join(
             [
