@@ -20,7 +20,7 @@ NAME = "[A-Za-z0-9_-]{1,100}"
 
 @dataclass(frozen=True)
 class Artifacts:
-    """A folder of safetensors files, made when the first file is written."""
+    """A folder of safetensors files, made in an existing one when the first file is written."""
 
     folder: Path
     key: Key | None = None
@@ -33,7 +33,7 @@ class Artifacts:
 
     def write(self, name: str, data: bytes) -> str:
         """Write a file, whole and on disk when this returns, or not at all; return its checksum."""
-        self.folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+        self.folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
         path = self.path(name)
         if self.key is not None:
             data = self.key.encrypt(data, name=f"artifacts/{name}")

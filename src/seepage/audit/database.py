@@ -181,6 +181,11 @@ class Database:
                 # A writer never blocks a reader, and every commit is on disk.
                 self._sqlite.execute("PRAGMA journal_mode = WAL")
                 self._sqlite.execute("PRAGMA synchronous = FULL")
+            self._opened = _find_file(path)
+
+    def is_there(self) -> bool:
+        """Whether the file is still where it was opened: not moved, removed or replaced."""
+        return _find_file(self.path) == self._opened
 
     @staticmethod
     def create(
@@ -317,8 +322,10 @@ class Database:
 
     def close(self) -> None:
         """Close the database, which is then a single file unless somebody is reading it."""
-        with suppress(sqlite3.Error):
-            self._sqlite.execute("PRAGMA journal_mode = DELETE")
+        # Of a file that was moved, another may have taken the place, whose log is left alone.
+        if self.is_there():
+            with suppress(sqlite3.Error):
+                self._sqlite.execute("PRAGMA journal_mode = DELETE")
         self._sqlite.close()
 
     @contextmanager
@@ -328,6 +335,12 @@ class Database:
         with _explain_errors(self.path), self._sqlite:
             self._sqlite.execute("BEGIN IMMEDIATE")
             yield
+        # Emptied after every commit, a log needs no room when the disk is full, and can be removed.
+        # Whoever reads right now is not waited for.
+        with suppress(sqlite3.Error):
+            self._sqlite.execute("PRAGMA busy_timeout = 0")
+            self._sqlite.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self._sqlite.execute("PRAGMA busy_timeout = 5000")
 
     def _rows(self, query: str) -> list[Any]:
         with _explain_errors(self.path):
@@ -353,6 +366,15 @@ def _read_record(
     except UnreadableFile as error:
         return error
     return record
+
+
+def _find_file(path: Path) -> tuple[int, int] | None:
+    """What tells a file from every other; None if nothing is there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _write_planned(planned: Planned) -> tuple[str, str, str]:

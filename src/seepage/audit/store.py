@@ -41,7 +41,7 @@ from seepage.audit.verify import SEAL, make_seal
 from seepage.core.checkpoint import Checkpoints
 from seepage.core.construct import Component
 from seepage.core.encryption import VARIABLE, find_key, open_key, prove_key
-from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
+from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
 from seepage.core.whole_file import PRIVATE_FOLDER, pack, write_whole
 
 # A part that changes because another one did, and which; only the other one is reported.
@@ -285,16 +285,20 @@ class AuditStore(AbstractContextManager["AuditStore"]):
 
     def begin(self, case: AnyCase) -> None:
         """Note that a case begins, so that one that ends the process is known."""
+        self._require_there()
         self._at_work[case.id] = self.begun().get(case.id, 0)
         self._database.begin(case.id, times=self._at_work[case.id] + 1)
 
     def interrupt(self) -> None:
         """Note that the cases at work did not end the process themselves."""
+        if not self._database.is_there():
+            return
         for case, times in self._at_work.items():
             self._database.begin(case, times=times)
 
     def add(self, case: AnyCase, outcome: Outcome) -> None:
         """Store the outcome of a case: its tensors first, then its record."""
+        self._require_there()
         try:
             checksums = dict(self._keep(case.target))
             if not self._keeps_private:
@@ -311,6 +315,14 @@ class AuditStore(AbstractContextManager["AuditStore"]):
         self._kept.add(case.target.digest)
         self._at_work.pop(case.id, None)
 
+    def _require_there(self) -> None:
+        """Raise if the directory is another than when the audit began; nothing is written to it."""
+        if not self._database.is_there():
+            raise DataNotFound(
+                f"{str(self.path)!r} was moved, removed or replaced while the audit in it ran; "
+                "nothing more is written there, and --resume goes on where it is now"
+            )
+
     def _keep(self, target: Target) -> Iterator[tuple[str, str]]:
         """Write the private inputs unless they are there; yield the file and its checksum."""
         if target.tensors and self._keeps_private and target.digest not in self._kept:
@@ -319,9 +331,11 @@ class AuditStore(AbstractContextManager["AuditStore"]):
 
     def close(self) -> None:
         """Close the database and release the directory."""
+        is_there = self._database.is_there()
         self._database.close()
         with suppress(OSError):  # it is not empty if an attack was interrupted
-            (self.path / CHECKPOINTS).rmdir()
+            if is_there:
+                (self.path / CHECKPOINTS).rmdir()
         self._lock.release()
 
     def __exit__(self, *error: object) -> None:

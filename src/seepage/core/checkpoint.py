@@ -82,7 +82,8 @@ class Checkpoints:
 
     def save(self, fingerprint: str, tensors: Sequence[Tensor]) -> None:
         """Save tensors, whole or not at all."""
-        self.folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+        # Not what is above it, which somebody may have moved away or removed in the meantime.
+        self.folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
         path = self._path(fingerprint)
         # Copies, since an optimiser may hold one tensor under two names.
         own = [t.detach().cpu().clone(memory_format=torch.contiguous_format) for t in tensors]
@@ -125,7 +126,9 @@ def checkpointing(
     folder: Path | str, *, every: int = 500, key: Key | None = None
 ) -> Iterator[None]:
     """Save the state of attacks made inside the block, and continue from what is there."""
-    token = _current.set(Checkpoints(Path(folder), every, key))
+    folder = Path(folder)
+    folder.parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+    token = _current.set(Checkpoints(folder, every, key))
     try:
         yield
     finally:

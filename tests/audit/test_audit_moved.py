@@ -1,0 +1,99 @@
+"""What happens to the folder of an audit while it runs: moved, removed, replaced, or full."""
+
+import shutil
+
+import pytest
+
+import seepage as sp
+from seepage.audit.run_spec import ProgressListener
+from seepage.core.checkpoint import Checkpoints, checkpointing
+from seepage.core.errors import DataNotFound
+
+SPEC = {
+    "controls": False,
+    "metrics": ["psnr"],
+    "scenario": {
+        "data": {"name": "digits", "people": 4},
+        "models": {"name": "mlp", "hidden": [8]},
+        "threats": {"knows_labels": True},
+        "attacks": {"name": "analytic_fc"},
+    },
+}
+
+
+class After(ProgressListener):
+    """Does something to the folder after so many cases."""
+
+    def __init__(self, cases, act):
+        self.left, self.act = cases, act
+
+    def finished(self, record):
+        self.left -= 1
+        if self.left == 0:
+            self.act()
+
+
+def list_files(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def empty(out):
+    shutil.rmtree(out)
+    out.mkdir()
+
+
+def replace(out):
+    out.rename(out.parent / "mine")
+    sp.audit.run({**SPEC, "title": "another"}, out, device="cpu")
+
+
+CHANGES = {
+    "moved": lambda out: out.rename(out.parent / "moved"),
+    "removed": shutil.rmtree,
+    "emptied": empty,
+    "replaced": replace,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_folder_that_is_taken_away_stays_away_and_one_sentence_says_so(change, tmp_path):
+    out, left = tmp_path / "out", {}
+
+    def act():
+        CHANGES[change](out)
+        left.update(list_files(out))
+
+    with pytest.raises(DataNotFound, match="moved, removed or replaced while the audit"):
+        sp.audit.run(SPEC, out, progress=After(2, act), device="cpu")
+    assert list_files(out) == left, "nothing was written to what is there now"
+    assert out.exists() == (change in ("emptied", "replaced"))
+
+
+def test_an_audit_goes_on_where_its_folder_was_moved_to(tmp_path):
+    out, moved = tmp_path / "out", tmp_path / "moved"
+    with pytest.raises(DataNotFound):
+        sp.audit.run(SPEC, out, progress=After(2, lambda: out.rename(moved)), device="cpu")
+    found = sp.audit.run(SPEC, moved, resume=True, device="cpu")
+    assert found.complete
+    assert not found.damaged
+    assert not list(moved.glob("*-wal")) + list(moved.glob("*-shm"))
+
+
+def test_a_checkpoint_does_not_bring_a_removed_folder_back(tmp_path):
+    out = tmp_path / "out"
+    with checkpointing(out / "checkpoints"):
+        shutil.rmtree(out)
+        with pytest.raises(FileNotFoundError):
+            Checkpoints(out / "checkpoints").save("a" * 24, [])
+    assert not out.exists()
+
+
+def test_no_record_is_in_the_log_alone_so_that_a_full_disk_leaves_none(tmp_path):
+    out = tmp_path / "out"
+    sizes = []
+
+    def look():
+        sizes.append((out / "audit.sqlite-wal").stat().st_size)
+
+    sp.audit.run(SPEC, out, progress=After(2, look), device="cpu")
+    assert sizes == [0]
