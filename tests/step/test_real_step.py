@@ -5,6 +5,7 @@ import multiprocessing
 import os
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -121,7 +122,7 @@ class Listen:
         return sp.Reconstruction(torch.full((observation.batch_size, *shape), 0.5))
 
 
-def audit(model, data, optimizer=None, **options):
+def audit(model, data, optimizer=None, loss=loss, **options):
     """Audit a step; return the result, and the update that the adversary saw."""
     listener = Listen()
     result = sp.audit_step(model, loss, data, optimizer, attacks=[listener], **CHEAP, **options)
@@ -305,13 +306,144 @@ def test_gradients_that_do_not_fit_are_refused_in_one_sentence(change, said):
     assert "\n" not in str(caught.value)
 
 
-def test_a_parameter_without_a_gradient_counts_as_zero():
+def test_a_parameter_without_a_gradient_is_not_shared():
     model, data = dense(), batch()
     loss(model(data[0]), data[1]).backward()
     model[3].bias.grad = None
     given = {n: p.grad for n, p in model.named_parameters()}
-    _, seen = audit(model, data, gradients=given)
-    assert torch.equal(seen["3.bias"], torch.zeros(5))
+    result, seen = audit(model, data, gradients=given)
+    assert same_bits(seen, gradients(model))
+    assert result.difference == ""
+    assert any(note.startswith("no gradient reaches 1 of 4") for note in result.notes)
+
+
+class CheckpointedFirst(nn.Module):
+    """Computes its first layer twice by reentrant checkpointing, so that it gets no gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(48, 32), nn.Linear(32, 5)
+
+    def forward(self, inputs):
+        return self.last(checkpoint(self.first, inputs.flatten(1), use_reentrant=True).relu())
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_what_reentrant_checkpointing_gives_no_gradient_is_not_attacked(given):
+    model, data = CheckpointedFirst(), batch(1)
+    loss(model(data[0]), data[1]).backward()
+    assert model.first.weight.grad is None
+    sent = {n: p.grad for n, p in model.named_parameters()}
+    result, seen = audit(model, data, **({"gradients": sent} if given else {}))
+    assert same_bits(seen, gradients(model))
+    assert set(seen) == {"last.weight", "last.bias"}
+    assert result.difference == ""
+    assert not any("foreign" in record.effort for record in result.records)
+    assert any(note.startswith("no gradient reaches 2 of 4") for note in result.notes)
+
+
+class Noisy(nn.Module):
+    """Adds noise to what its last layer reads, in evaluation too."""
+
+    def __init__(self, draw=torch.randn_like):
+        super().__init__()
+        self.first, self.last, self.draw = nn.Linear(48, 32), nn.Linear(32, 5), draw
+
+    def forward(self, inputs):
+        hidden = self.first(inputs.flatten(1)).relu()
+        return self.last(hidden + 0.3 * self.draw(hidden))
+
+
+def draw_by_numpy(like):
+    return torch.from_numpy(np.random.standard_normal(like.shape)).to(like)
+
+
+@pytest.mark.parametrize("draw", [torch.randn_like, draw_by_numpy], ids=["torch", "numpy"])
+@pytest.mark.parametrize("given", [False, True])
+def test_a_network_that_draws_whenever_it_runs_is_not_said_to_be_audited_as_it_is(given, draw):
+    model, data = Noisy(draw), batch()
+    steps = []
+    for _ in range(2):
+        model.zero_grad()
+        loss(model(data[0]), data[1]).backward()
+        steps.append(torch.cat([g.flatten() for g in gradients(model).values()]))
+    apart = float((steps[0] - steps[1]).norm() / steps[0].norm())
+    result, _ = audit(model, data, **({"gradients": gradients(model)} if given else {}))
+    assert result.difference.startswith("the network or the loss draws at random whenever it runs")
+    told = float(result.difference.split(" changes the gradient by ")[1].split(" %")[0]) / 100
+    assert apart / 3 < told < apart * 3
+    assert all(record.effort["foreign"] for record in result.records)
+
+
+def test_the_audited_draw_is_that_of_the_next_step():
+    model, data = Noisy(), batch()
+    _, seen = audit(model, data)
+    loss(model(data[0]), data[1]).backward()
+    assert same_bits(seen, gradients(model))
+
+
+class Rising(nn.Module):
+    """A loss that weighs each step more than the one before."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 1
+
+    def forward(self, outputs, labels):
+        self.calls += 1
+        return self.calls * nn.functional.cross_entropy(outputs, labels)
+
+
+class Averaging(nn.Module):
+    """A loss that divides by its own running mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.ones(()))
+
+    def forward(self, outputs, labels):
+        value = nn.functional.cross_entropy(outputs, labels)
+        self.mean.mul_(0.5).add_(0.5 * value.detach())
+        return value / self.mean
+
+
+@pytest.mark.parametrize("kind", [Rising, Averaging])
+def test_a_loss_with_state_is_audited_as_it_is_now_and_left_so(kind):
+    model, data, held, twin = dense(), batch(1), kind(), kind()
+    result, seen = audit(model, data, loss=held)
+    assert result.difference == ""
+    value = twin(model(data[0]), data[1])
+    value.backward()
+    again = twin(model(data[0]), data[1]).detach()
+    assert same_bits(seen, gradients(model))
+    assert held.state_dict() == kind().state_dict()
+    assert getattr(held, "calls", 1) == 1
+    changes = round(100 * abs(float(again / value.detach()) - 1))
+    [note] = [note for note in result.notes if note.startswith("the loss keeps state")]
+    assert abs(float(note.split(" changes by ")[1].split(" %")[0]) - changes) <= 1
+
+
+def counting():
+    called = []
+
+    def call(outputs, labels):
+        called.append(1)
+        return len(called) * nn.functional.cross_entropy(outputs, labels)
+
+    return call
+
+
+def drawing(outputs, labels):
+    return nn.functional.cross_entropy(outputs + torch.randn_like(outputs), labels)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"), [(counting(), "changes by 100 % when"), (drawing, "with another draw")]
+)
+def test_a_loss_that_cannot_be_repeated_is_refused_with_the_reason(made, said):
+    with pytest.raises(InvalidValue, match=said):
+        audit(dense(), batch(), loss=made)
 
 
 def test_dropout_is_left_out_and_that_is_said_first():

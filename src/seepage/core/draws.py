@@ -20,7 +20,7 @@ class PrivateDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     The copies are made at the first draw, so the numbers are those that would be drawn otherwise.
 
     Args:
-        seed: Begins the generator of the CPU with this seed instead.
+        seed: Begins every generator with this seed instead.
 
     Attributes:
         drew: Whether anything was drawn.
@@ -36,9 +36,8 @@ class PrivateDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, seed: int | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.drew = False
+        self._seed = seed
         self._own: dict[torch.device, torch.Generator] = {}
-        if seed is not None:
-            self._own[torch.device("cpu")] = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         """Run one operation of torch."""
@@ -48,7 +47,7 @@ class PrivateDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **given)
         shared = _find_generator((*args, *given.values()))
         if shared.device not in self._own:
-            self._own[shared.device] = _copy(shared)
+            self._own[shared.device] = self._begin(shared)
         own = self._own[shared.device]
         before, drawing = own.get_state(), _find_overload(func)
         if drawing is not None:
@@ -66,6 +65,13 @@ class PrivateDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.drew |= not torch.equal(before, own.get_state())
         return drawn
 
+    def _begin(self, shared: torch.Generator) -> torch.Generator:
+        own = torch.Generator(shared.device)
+        if self._seed is not None:
+            return own.manual_seed(self._seed)
+        own.set_state(shared.get_state())
+        return own
+
 
 def _find_generator(values: tuple[object, ...]) -> torch.Generator:
     """The shared generator of the device on which an operation runs."""
@@ -75,12 +81,6 @@ def _find_generator(values: tuple[object, ...]) -> torch.Generator:
         return torch.default_generator
     number = torch.cuda.current_device() if device.index is None else device.index
     return torch.cuda.default_generators[number]
-
-
-def _copy(shared: torch.Generator) -> torch.Generator:
-    own = torch.Generator(shared.device)
-    own.set_state(shared.get_state())
-    return own
 
 
 def _find_overload(func: Any) -> Any:  # noqa: ANN401
@@ -93,22 +93,29 @@ def _find_overload(func: Any) -> Any:  # noqa: ANN401
 
 
 @contextmanager
-def private_draws() -> Iterator[PrivateDraws]:
-    """Draw from `PrivateDraws` inside, and leave what Python and numpy draw as it was."""
-    with restored_draws(), PrivateDraws() as draws:
+def private_draws(*, again: bool = False) -> Iterator[PrivateDraws]:
+    """Draw from `PrivateDraws` inside, and leave what Python and numpy draw as it was.
+
+    Drawing `again` gives other numbers.
+    """
+    with restored_draws() as alone, PrivateDraws(seed=1 if again else None) as draws:
+        if again and alone:
+            random.seed(1)
+            np.random.seed(1)
         yield draws
 
 
 @contextmanager
-def restored_draws() -> Iterator[None]:
+def restored_draws() -> Iterator[bool]:
     """Restore the generators of Python and numpy after the block, unless another thread runs.
 
-    That one may have drawn meanwhile, and would draw the same again.
+    That one may have drawn meanwhile, and would draw the same again. Says whether there is none.
     """
     plain, arrays = random.getstate(), np.random.get_state()
+    alone = threading.active_count() == 1
     try:
-        yield
+        yield alone
     finally:
-        if threading.active_count() == 1:
+        if alone:
             random.setstate(plain)
             np.random.set_state(arrays)

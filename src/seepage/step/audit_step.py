@@ -30,6 +30,7 @@ from seepage.step.real_step import (
     RealStep,
     SentUpdate,
     TrainingLoop,
+    freeze,
 )
 from seepage.step.shared_update import (
     choose_computation,
@@ -59,7 +60,7 @@ from seepage.step.step_inputs import (
     read_batch,
     read_mask,
 )
-from seepage.step.step_loss import read_loss
+from seepage.step.step_loss import hold_state, read_loss
 from seepage.step.step_people import read_people
 from seepage.step.step_result import StepAudit, run_attacks
 from seepage.threats import Threat
@@ -212,6 +213,7 @@ def audit_step(
             moved = task.move_batch(people.attacked.require_batch())
             loop = TrainingLoop(wrapped, step.own_loss, autocast, mode, client, moved, shape)
             who, real = _run_loop(loop, people.attacked, known, gradients, key)
+            task = freeze(task, real.unsent) if real.unsent else task
         else:
             privacy.require_reduction(client.local, len(inputs))
             with private_draws():
@@ -349,6 +351,7 @@ def _prepare_step(
             "imaginary parts in two parameters, or in one by torch.view_as_real"
         )
     given, outputs = _compute_outputs(own, domain, inputs, reference)
+    loss, state = hold_state(loss, outputs, targets or (given,))
     read = read_loss(loss, outputs, given, targets)
     local, audited = choose_computation(optimizer, read.reduction)
     wrap = WithInputs if read.joined else Logits
@@ -357,7 +360,7 @@ def _prepare_step(
     client = Client(local, chain() if defense is None else defense)
     labels = read.labels if read.labels.is_floating_point() else targets[0]
     private = Batch(inputs, labels.to(inputs.device))
-    notes = (describe_precision(own), assumed)
+    notes = (describe_precision(own), assumed, state)
     return _PreparedStep(private, task, client, audited, notes, read.own or loss)
 
 

@@ -7,8 +7,9 @@ attacked; the function is what the adversary simulates.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -27,6 +28,7 @@ from seepage.core.task import batchnorm_layers, copy_unwrapped, unwrap
 from seepage.core.update import Granularity
 from seepage.step.shared_update import describe_random_layers, keeping_activations
 from seepage.step.step_inputs import MaskPadding
+from seepage.step.step_loss import tell_share
 from seepage.threats import Simulation, Threat
 from seepage.zoo.foreign import find_logits
 
@@ -54,6 +56,7 @@ class RealStep:
             have the same bits, or take their place.
         difference: Why the audited gradient is not that of the loop, in words; empty if it is.
         note: How far the simulation is from it, in words; empty if only by rounding.
+        unsent: Parameters of the task that no gradient reaches in the loop.
         foreign: Whether the simulation is so far off that a failed attack means nothing, or what
             it leaves out may tell the people of a batch apart, as dropout does.
     """
@@ -62,6 +65,16 @@ class RealStep:
     difference: str = ""
     note: str = ""
     foreign: bool = False
+    unsent: tuple[str, ...] = ()
+
+    def leave_unsent(self, names: tuple[str, ...], count: int) -> RealStep:
+        """Say that no gradient reaches these parameters, of so many."""
+        told = (
+            f"no gradient reaches {len(names)} of {count} trainable parameters in your loop, as "
+            "where reentrant checkpointing begins at inputs that need none; they are not shared"
+        )
+        note = "; ".join(filter(None, [told, self.note]))
+        return replace(self, note=note, unsent=(*names, *self.unsent))
 
     def leave_out(self, what: str) -> RealStep:
         """Say that a part of the step is not audited, so that finding nobody means nothing."""
@@ -93,12 +106,15 @@ class TrainingLoop:
     batch: Batch
     shape: tuple[int, ...]
 
-    def compute_gradients(self, *, draws: bool) -> list[Tensor]:
+    def compute_gradients(self, *, draws: bool, again: bool = False) -> list[Tensor | None]:
         """Run forward and backward, and return the gradient of each parameter that is shared.
+
+        It is None where no gradient reaches the parameter.
 
         Args:
             draws: Whether layers run as they do in the loop. Otherwise all but batch
-                normalisation run as in evaluation, so that none draws at random.
+                normalisation run as in evaluation, so that no layer of torch draws at random.
+            again: Draw other numbers, where anything is drawn.
         """
         model = _copy_with_hooks(self.model)
         if not draws:
@@ -109,17 +125,17 @@ class TrainingLoop:
         trained = list(self._select_shared(model).values())
         # Nothing else gets a gradient: the loss may read parameters that are not of the copy.
         with keeping_activations(as_the_loop=True):
-            torch.autograd.backward(self._compute_loss(model), inputs=trained)
-        return [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+            torch.autograd.backward(self._compute_loss(model, again=again), inputs=trained)
+        return [p.grad for p in trained]
 
     def _select_shared(self, model: nn.Module) -> dict[str, Tensor]:
         """The parameters that the task trains, by their names in the network."""
         pairs = zip(model.named_parameters(), self.task.model.parameters(), strict=True)
         return {name: own for (name, own), simulated in pairs if simulated.requires_grad}
 
-    def _compute_loss(self, model: nn.Module) -> Tensor:
+    def _compute_loss(self, model: nn.Module, *, again: bool = False) -> Tensor:
         inputs = self.task.domain.normalise(self.batch.inputs).reshape(-1, *self.shape)
-        with private_draws(), self.autocast:
+        with private_draws(again=again), self.autocast:
             outputs = model(inputs)
             # Without labels the inputs are the targets.
             targets = self.batch.labels if self.batch.labels.numel() else inputs
@@ -146,10 +162,14 @@ class TrainingLoop:
         """Compare the gradient of the loop with the simulated one, and choose what is audited."""
         own = self._simulate()
         try:
-            sent = self._name(self.compute_gradients(draws=True))
+            computed = self.compute_gradients(draws=True)
+            if unsent := self._find_unsent(computed, own):
+                return self._without(unsent).compare().leave_unsent(unsent, len(own))
+            sent = self._name(computed)
             if _same(sent, own):
                 return RealStep(difference=_describe_unseen(self.model))
             quiet = self._name(self.compute_gradients(draws=False))
+            always = self._describe_draws(quiet)
         except SeepageError:
             raise
         except Exception as error:  # noqa: BLE001 - the loop is the user's, with hooks of any kind
@@ -157,11 +177,11 @@ class TrainingLoop:
                 difference="the step could not be compared with that of a training loop, which "
                 f"raised {type(error).__name__} on a copy of the network"
             )
-        left_out, drawn = [_describe_unseen(self.model)], not _same(sent, quiet)
+        left_out, drawn = [_describe_unseen(self.model), always], not _same(sent, quiet)
         if drawn:
             left_out.append(
                 "what the network does in training alone, such as drawing at random, is left out, "
-                f"which changes the gradient by {_percent(_distance(sent, quiet))} of its norm"
+                f"which changes the gradient by {tell_share(_distance(sent, quiet))} of its norm"
             )
         distance, audited = _distance(quiet, own), None if _same(quiet, own) else quiet
         if audited is not None and not self.client.chain.only_changes_update:
@@ -169,7 +189,8 @@ class TrainingLoop:
             audited = None
         # One person has nobody to be told apart from by dropout, but the step may be another one.
         other = not describe_random_layers(self.model) and _distance(sent, quiet) > _FOREIGN
-        told, foreign = "; ".join(filter(None, left_out)), drawn and (len(self.batch) > 1 or other)
+        told = "; ".join(filter(None, left_out))
+        foreign = bool(always) or (drawn and (len(self.batch) > 1 or other))
         if audited is None:
             return RealStep(difference=told, foreign=foreign)
         foreign |= distance > _FOREIGN
@@ -179,8 +200,10 @@ class TrainingLoop:
         """Take gradients by name (or None) that the loop computed, and say if they are others."""
         own_model = self.model.model if isinstance(self.model, MaskPadding) else self.model
         model = unwrap(own_model)
-        sent = self._name(_read_gradients(given, model, self._select_shared(model)))
-        own = self._simulate()
+        computed, own = _read_gradients(given, model, self._select_shared(model)), self._simulate()
+        if unsent := self._find_unsent(computed, own):
+            return self._without(unsent).accept(given).leave_unsent(unsent, len(own))
+        sent = self._name(computed)
         if not self.client.chain.only_changes_update:
             distance = _distance(sent, own)
             return RealStep(difference=_state_defense(self.client, distance) if distance else "")
@@ -196,9 +219,9 @@ class TrainingLoop:
             )
         if distance <= _FOREIGN:
             return RealStep(sent, told, _note(distance, self.autocast))
-        foreign = (
+        foreign = self._describe_own_draws() or (
             "the gradients are not those of this network, loss and batch, but differ by "
-            f"{_percent(distance)} of their norm: give the batch they were accumulated over, the "
+            f"{tell_share(distance)} of their norm: give the batch they were accumulated over, the "
             "loss as it was, and clipping or noise as defense="
         )
         return RealStep(sent, "; ".join(filter(None, [told, foreign])), foreign=True)
@@ -208,9 +231,35 @@ class TrainingLoop:
         own = local(self.task, self.batch.inputs, self.batch.labels)
         return own.detach().map(upcast).tensors
 
-    def _name(self, gradients: list[Tensor]) -> Gradients:
+    def _name(self, gradients: Sequence[Tensor | None]) -> Gradients:
         # The task wraps the network, so its names are longer; the order is the same.
-        return {n: upcast(g) for n, g in zip(self.task.parameters, gradients, strict=True)}
+        pairs = zip(self.task.parameters.items(), gradients, strict=True)
+        return {n: upcast(torch.zeros_like(p) if g is None else g) for (n, p), g in pairs}
+
+    def _find_unsent(self, gradients: Sequence[Tensor | None], own: Gradients) -> tuple[str, ...]:
+        """Parameters that no gradient reaches in the loop, though the simulation has one."""
+        pairs = zip(self.task.parameters, gradients, strict=True)
+        return tuple(name for name, g in pairs if g is None and bool(own[name].any()))
+
+    def _without(self, unsent: Collection[str]) -> TrainingLoop:
+        return replace(self, task=freeze(self.task, unsent))
+
+    def _describe_draws(self, quiet: Gradients) -> str:
+        """Say if the step is another one each time, and how far apart two of them are."""
+        again = self._name(self.compute_gradients(draws=False, again=True))
+        if (distance := _distance(quiet, again)) <= _ROUNDING:
+            return ""
+        return (
+            "the network or the loss draws at random whenever it runs, and what is audited is one "
+            f"draw: another changes the gradient by {tell_share(distance)} of its norm"
+        )
+
+    def _describe_own_draws(self) -> str:
+        """The same of gradients that were given; empty if the loop cannot be run."""
+        try:
+            return self._describe_draws(self._name(self.compute_gradients(draws=False)))
+        except Exception:  # noqa: BLE001 - the loop is the user's
+            return ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,6 +310,14 @@ class _Computed:
         return Update(moved, kind="difference")
 
 
+def freeze(task: Task, names: Collection[str]) -> Task:
+    """The same task, in which these parameters are not trained."""
+    model = copy.deepcopy(task.model)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad and name not in names)
+    return replace(task, model=model)
+
+
 def _copy_with_hooks(model: nn.Module) -> nn.Module:
     """Copy a network with the hooks on its parameters, which torch does not copy."""
     own = copy_unwrapped(model)
@@ -286,8 +343,8 @@ def _describe_unseen(model: nn.Module) -> str:
     return " and ".join(unseen) + advice if unseen else ""
 
 
-def _read_gradients(given: object, model: nn.Module, shared: Gradients) -> list[Tensor]:
-    """Return one gradient per shared parameter, or raise if they do not fit the network."""
+def _read_gradients(given: object, model: nn.Module, shared: Gradients) -> list[Tensor | None]:
+    """Return one gradient per shared parameter, or None; raise if they do not fit the network."""
     if not isinstance(given, Mapping):
         raise InvalidValue(
             "expected gradients as a mapping of parameter names to tensors, such as "
@@ -314,7 +371,7 @@ def _read_gradients(given: object, model: nn.Module, shared: Gradients) -> list[
             "nothing is sent"
         )
     return [
-        named[n].detach().to(p.device) if n in named else torch.zeros_like(p)
+        named[n].detach().to(p.device) if n in named else None
         for n, p in strip_prefixes(shared).items()
     ]
 
@@ -354,22 +411,12 @@ def _note(distance: float, autocast: torch.autocast) -> str:
     how = f", since autocast to {cast} rounds them" if autocast._enabled else ""
     return (
         "audited are the numbers of the training step, bit for bit; what the adversary simulates "
-        f"for the same inputs differs by {_percent(distance)} of their norm{how}"
+        f"for the same inputs differs by {tell_share(distance)} of their norm{how}"
     )
 
 
 def _state_defense(client: Client, distance: float) -> str:
     return (
         f"{client.defense} starts from the data or from each example alone, so the gradient is "
-        f"computed again and differs by {_percent(distance)} of its norm from that of the loop"
+        f"computed again and differs by {tell_share(distance)} of its norm from that of the loop"
     )
-
-
-def _percent(share: float) -> str:
-    r"""Write a share of a norm.
-
-    Example:
-        >>> _percent(0.0024), _percent(0.5), _percent(11)
-        ('0.24 %', '50 %', '1100 %')
-    """
-    return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"

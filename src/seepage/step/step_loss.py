@@ -7,11 +7,12 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 
 import torch
 from torch import Tensor, nn
 
+from seepage.core.draws import private_draws
 from seepage.core.errors import InvalidValue, explain_errors, summarise_error
 from seepage.core.loss import (
     ELEMENTWISE,
@@ -179,6 +180,90 @@ class _StepLoss:
     target_shape: tuple[int, ...] | None = None
     joined: bool = False
     own: AnyLoss | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Restarted:
+    """A loss that keeps state, as it is now at every call."""
+
+    loss: AnyLoss
+
+    def __call__(self, outputs: object, *targets: Tensor) -> Tensor:
+        """Call a copy."""
+        own = copy.deepcopy(self.loss)
+        for module in own.modules() if isinstance(own, nn.Module) else ():
+            for name, kept in module.named_buffers(recurse=False):
+                if isinstance(outputs, Tensor) and kept.is_floating_point():
+                    # Inside torch.func a buffer cannot take what depends on inputs, unless it does.
+                    module._buffers[name] = kept + outputs.detach().flatten()[0].mul(0).to(kept)
+        return own(outputs, *targets)
+
+
+def hold_state(
+    loss: AnyLoss, outputs: Tensor, targets: Sequence[Tensor]
+) -> tuple[AnyLoss, str | None]:
+    """Return a loss that changes neither itself nor the user's, and say if it keeps state.
+
+    Raises:
+        InvalidValue: Two calls give different values, and it cannot be copied or draws at random.
+    """
+    own = _copy_loss(loss)
+    try:
+        first, second = (_call_alone(own, outputs, targets) for _ in range(2))
+        drawn = _call_alone(_copy_loss(loss), outputs, targets, again=True)
+    except Exception:  # noqa: BLE001 - whoever reads the loss says what is wrong with it
+        return own, None
+    if not torch.allclose(first, second, rtol=_CLOSE, equal_nan=True):
+        told = f"its value changes by {_tell_change(first, second)} when it is called again"
+        held = _Restarted(loss)
+        if not torch.allclose(first, _call_alone(held, outputs, targets), rtol=_CLOSE):
+            raise InvalidValue(
+                f"expected a loss that can be called again, but {told} on the same outputs and "
+                "labels, and its state cannot be copied; hold the state in a torch.nn.Module, or "
+                "give the loss without it"
+            )
+        return held, f"the loss keeps state, and is audited as it is now; {told}"
+    if not torch.allclose(first, drawn, rtol=_CLOSE, equal_nan=True):
+        raise InvalidValue(
+            f"expected a loss that draws nothing at random, got one whose value changes by "
+            f"{_tell_change(first, drawn)} with another draw, which no attack can simulate; give "
+            "it without"
+        )
+    return own, None
+
+
+def _copy_loss(loss: AnyLoss) -> AnyLoss:
+    """Copy a loss, but not what it is a method of; the loss itself if it cannot be copied."""
+    try:
+        return loss if isinstance(loss, MethodType) else copy.deepcopy(loss)
+    except Exception:  # noqa: BLE001 - of somebody else's class
+        return loss
+
+
+def _call_alone(
+    loss: AnyLoss, outputs: Tensor, targets: Sequence[Tensor], *, again: bool = False
+) -> Tensor:
+    given = [t.to(outputs if t.is_floating_point() else outputs.device) for t in targets]
+    with private_draws(again=again):
+        try:
+            value = loss(outputs, *given)
+        except AttributeError:
+            value = loss(SimpleNamespace(logits=outputs), *given)
+    return value.detach().double().mean()
+
+
+def _tell_change(before: Tensor, after: Tensor) -> str:
+    return tell_share(float((after - before).abs() / before.abs().clamp(min=1e-12)))
+
+
+def tell_share(share: float) -> str:
+    r"""Write a share of a norm, or of a value.
+
+    Example:
+        >>> tell_share(0.0024), tell_share(0.5), tell_share(11)
+        ('0.24 %', '50 %', '1100 %')
+    """
+    return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"
 
 
 def read_loss(
