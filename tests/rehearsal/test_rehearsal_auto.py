@@ -12,10 +12,12 @@ from torch import nn
 import seepage as sp
 from seepage.attacks.applicability import check_applicability
 from seepage.audit import Audit, select_targets
+from seepage.core import Batch
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.core.progress import listen, stage
 from seepage.core.reconstruction import Forecast, Race, Trace, Trial
+from seepage.domains.box import Image
 from seepage.rehearsal import ALL_ATTACKS, EFFORTS, Auto, Effort, auto_attack, make_up, rehearse
 from seepage.rehearsal.combine import MeanOfStarts, combine, keep_sure
 from seepage.rehearsal.effort_plan import Rung
@@ -425,6 +427,41 @@ def test_a_network_with_layer_norm_is_searched_by_a_whitened_distance_first(phot
     assert first.build(2)(bare, rng=sp.rng(1)).trace.steps > 0
     for one in (*rest, *list_contenders(defended, check_applicability(defended))):
         assert one.options.get("distance") != "whitened"
+
+
+def test_the_search_that_leads_behind_pruning_races_without_a_defense_too(photos, task):
+    def race(defense):
+        seen = observe(task, photos.take([0]), defense=defense)
+        listed = list_contenders(seen, check_applicability(seen))
+        raced = listed[: EFFORTS["quick"].contenders[0]]
+        assert any(one.starts_slowly for one in raced)
+        return [one.options for one in raced if one.recipe == "inverting_gradients"]
+
+    leads = {"tv": 1e-2, "spread": 0.1, "step_size": 0.2, "schedule": "cosine"}
+    assert leads in race(sp.Prune(0.9))
+    assert leads in race(None)
+
+
+@pytest.mark.slow
+def test_a_network_with_batch_normalisation_is_searched_with_a_prior_that_stays():
+    photos = sp.data.load("photos")
+    large = nn.functional.interpolate(photos.inputs, size=(64, 64), mode="bilinear")
+
+    def convolve(before, after, stride):
+        convolution = nn.Conv2d(before, after, 3, stride, 1)
+        return convolution, nn.BatchNorm2d(after), nn.ReLU()
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            *(*convolve(3, 16, 1), *convolve(16, 32, 2), *convolve(32, 32, 2)),
+            *(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(512, 10)),
+        )
+    task = sp.Task(model, sp.cross_entropy, Image((3, 64, 64)), name="normalised")
+    batch = Batch(large[3:4], photos.labels[3:4])
+    public = sp.PublicData(large[8:], photos.labels[8:])
+    guess = sp.auto(effort="quick", public=public)(observe(task, batch), rng=sp.rng(9).fork(3))
+    assert float(sp.score(guess, batch)["psnr"]) > 22
 
 
 def test_behind_a_defense_leaders_are_tried_in_all_three_ways(photos, task):
