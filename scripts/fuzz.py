@@ -25,10 +25,12 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from scripts.fuzz_values import list_value_readers
 from scripts.run_record import find_commit, write_record
 
 import seepage as sp
@@ -43,6 +45,8 @@ from seepage.data.image_files import read_picture
 SECONDS = 20
 MEMORY = 8 * 2**30
 TOGETHER = 250
+# Characters of a message, with "seepage: " before it.
+LONGEST = 1_510
 ODD_BYTES = (
     b"\0",
     b"\xff",
@@ -76,11 +80,13 @@ class Reader:
         read: Reads a file, given its path.
         files: Whole files, by name.
         text: Whether words are replaced, and not bytes alone.
+        change: Changes a file; by default `mutate`.
     """
 
     read: Callable[[Path], object]
     files: dict[str, bytes]
     text: bool = False
+    change: Callable[[bytes, random.Random], bytes] | None = None
 
 
 @dataclass
@@ -219,7 +225,49 @@ def list_readers(place: Path) -> dict[str, Reader]:
         ),
         "artifact": Reader(lambda path: unpack(path.read_bytes()), files(artifact)),
         "checkpoint": Reader(read_checkpoint, files(checkpoint)),
+        **_read_parquet(place),
+        **{
+            name: Reader(read, begun, change=change)
+            for name, (read, begun, change) in list_value_readers(place).items()
+        },
     }
+
+
+def _read_parquet(place: Path) -> dict[str, Reader]:
+    """Tables of Parquet as pyarrow writes them, where it is installed."""
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError:
+        return {}
+    lines = [line.split(",") for line in _TABLE.splitlines()]
+    texts = arrow.table({name: [row[i] for row in lines[1:]] for i, name in enumerate(lines[0])})
+    typed = arrow.table(
+        {"age": list(range(12)), "when": arrow.array(range(12), arrow.timestamp("ms")),
+         "rate": [None, *(0.5 * n for n in range(11))], "label": [True, False] * 6}
+    )  # fmt: skip
+    parquet.write_table(texts, place / "texts.parquet", compression="zstd")
+    parquet.write_table(typed, place / "typed.parquet", compression="none", row_group_size=5)
+    parquet.write_table(texts, place / "plain.parquet", use_dictionary=False, compression="none")
+    found = {
+        f"{n}.parquet": (place / f"{n}.parquet").read_bytes() for n in ("texts", "typed", "plain")
+    }
+    return {
+        "parquet": Reader(
+            lambda path: sp.data.load(f"parquet:{path}"), found, change=_change_parquet
+        )
+    }
+
+
+def _change_parquet(data: bytes, rng: random.Random) -> bytes:
+    """Change bytes, most of them in the footer, which says what is where."""
+    size = int.from_bytes(data[-8:-4], "little")
+    if rng.random() < 0.4 or size + 8 > len(data):
+        return mutate(data, rng, text=False)
+    footer = bytearray(data[-8 - size : -8])
+    for _ in range(rng.choice((1, 2, 4))):
+        footer[rng.randrange(size)] = rng.randrange(256)
+    return data[: -8 - size] + bytes(footer) + data[-8:]
 
 
 def _draw_pictures(drawn: np.random.Generator) -> dict[str, bytes]:
@@ -238,7 +286,8 @@ def read_one(reader: Reader, seed: str, folder: Path) -> str:
     """Change a file, read it, and say how that ended."""
     rng = random.Random(seed)
     name = rng.choice(sorted(reader.files))
-    return read_bytes(reader, name, mutate(reader.files[name], rng, text=reader.text), folder)
+    change = reader.change or partial(mutate, text=reader.text)
+    return read_bytes(reader, name, change(reader.files[name], rng), folder)
 
 
 def read_bytes(reader: Reader, name: str, data: bytes, folder: Path) -> str:
@@ -248,7 +297,10 @@ def read_bytes(reader: Reader, name: str, data: bytes, folder: Path) -> str:
     try:
         reader.read(path)
     except SeepageError as error:
-        return "refused" if len(str(error).splitlines()) == 1 else f"several lines: {error!r}"
+        said = str(error)
+        if len(said) > LONGEST:
+            return f"long: {said[:120]!r}"
+        return "refused" if len(said.splitlines()) == 1 else f"several lines: {said[:120]!r}"
     except Exception as error:  # noqa: BLE001 - this is what is looked for
         where = error.__traceback__
         while where and where.tb_next:
@@ -351,7 +403,7 @@ def main() -> None:
                 f"{row['peak_mb']:>7} MB{row['seconds']:>6}",
                 flush=True,
             )
-    print("\n".join(faults[:40]))
+    print("\n".join(faults[:200]))
     if options.out is not None:
         write_record(options.out, {"rows": rows, "faults": faults})
     raise SystemExit(1 if faults else 0)

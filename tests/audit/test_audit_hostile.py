@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -363,6 +364,14 @@ def test_an_audit_in_use_is_not_purged(place):
     finally:
         lock.release()
     assert load_audit(place / "out").truth(RECORD) is not None
+
+
+def test_an_environment_that_is_no_table_is_one_sentence(made, tmp_path):
+    out = shutil.copytree(made / "out", tmp_path / "copy")
+    with closing(sqlite3.connect(out / "audit.sqlite")) as database, database:
+        database.execute("UPDATE about SET value = '[1]' WHERE key = 'environment'")
+    with pytest.raises(UnreadableFile, match="environment of an audit as names and values"):
+        load_audit(out)
 
 
 @pytest.mark.parametrize("word", ["unheard of", "", "same label ", "x" * 50_000])

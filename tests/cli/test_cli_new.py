@@ -45,6 +45,14 @@ def test_the_model_can_be_given_options(spec):
     assert [task.name for task in part.audit.tasks] == ["mlp(hidden=(16,), activation='tanh')"]
 
 
+def test_a_quotation_mark_in_a_name_is_no_mistake_in_the_spec(spec, tmp_path):
+    (tmp_path / 'my "own".csv').write_text("age,ill\n" + "31,no\n62,yes\n18,no\n" * 8)
+    data = f'csv:{tmp_path}/my "own".csv'
+    done = seepage("new", spec, "--model", "mlp", "--data", data, "--people", 1, "--batch-size", 1)
+    assert done.exit_code == 0, done.output
+    assert load_spec(spec).title == f"mlp on {data}"
+
+
 def test_a_file_is_not_replaced_unasked_and_a_mistake_leaves_none(spec):
     with pytest.raises(UnknownName, match="did you mean 'Prune'"):
         seepage("new", spec, "--defense", "Prun:ratio=0.5")

@@ -40,6 +40,9 @@ def test_an_unknown_name_of_any_length_is_refused():
         ["verify", "x" * 5_000],
         ["dossier", "x" * 5_000],
         ["vet", "x" * 5_000],
+        ["inspect", "mlp", "--tokens", "\u00b2x5"],
+        ["inspect", "mlp", "--tokens", "9" * 5_000 + "x5"],
+        ["inspect", "mlp", "--shape", "9" * 5_000],
     ],
 )
 def test_the_command_line_says_short_sentences(words, monkeypatch, capsys, tmp_path):

@@ -3,7 +3,7 @@ import tomllib
 
 import pytest
 
-from seepage.audit.spec_text import SpecSource
+from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.audit.verify import find_imports
 from seepage.core.construct import LARGEST, parse_toml
 from seepage.core.errors import InvalidValue, UnreadableFile
@@ -43,3 +43,24 @@ def test_a_pipe_named_as_a_spec_is_refused_instead_of_waited_for(tmp_path):
 def test_a_spec_with_the_line_ends_of_windows_is_read(tmp_path):
     (tmp_path / "spec.toml").write_bytes(b'title = "x"\r\nseeds = [0]\r\n')
     assert SpecSource.read(tmp_path / "spec.toml").text == 'title = "x"\nseeds = [0]\n'
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"scenario": 3}, "one or more tables by name"),
+        ({"scenario": [["data"]]}, "one or more tables by name"),
+        ({3: "x", "scenario": {}}, "keys of a spec as words"),
+    ],
+)
+def test_a_mapping_that_is_no_spec_is_one_sentence(spec, words):
+    with pytest.raises(InvalidValue, match=words):
+        write_toml(spec)
+
+
+def test_a_mapping_of_too_many_levels_is_one_sentence():
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidValue, match="a few levels"):
+        write_toml({"seeds": deep, "scenario": {}})

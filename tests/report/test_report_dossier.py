@@ -165,6 +165,21 @@ def test_what_is_no_dossier_is_refused(wrong, words):
         _check_dossier(wrong, "it")
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("power", {"found": 1, "of": 2, "interval": []}), ("members", {"found": 10**7, "of": 10**30})],
+)
+def test_impossible_counts_and_intervals_are_one_sentence(tmp_path, key, value):
+    path = tmp_path / "it.json"
+    keep(Detection.of(found_members([0.005] * 4 + [0.4]), torch.arange(5) < 4), path)
+    plain = json.loads(path.read_text())
+    place = plain if key == "power" else plain["detection"]
+    place[key] = {**place[key], **value}
+    path.write_text(json.dumps(plain))
+    with pytest.raises(UnreadableFile, match="lacks something that evidence on membership has"):
+        read_source(path)
+
+
 def test_half_of_a_character_is_one_sentence(clinic, tmp_path):
     out = tmp_path / "dossier"
     assert ask(clinic, "--out", out).exit_code == 0

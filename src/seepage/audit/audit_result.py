@@ -128,6 +128,13 @@ def read_about(path: Path) -> dict[str, str]:
         return {"title": path.name, "spec": "", **database.about()}
 
 
+def _read_environment(text: str) -> dict[str, Any]:
+    found = parse_json(text, "the environment")
+    if not isinstance(found, dict):
+        raise UnreadableFile("expected the environment of an audit as names and values")
+    return found
+
+
 def load_audit(path: Path | str) -> AuditResult:
     """Read the directory of an audit, without changing anything in it.
 
@@ -152,7 +159,7 @@ def load_audit(path: Path | str) -> AuditResult:
         path=path,
         title=about.get("title", path.name),
         spec=about.get("spec", ""),
-        environment=parse_json(about.get("environment", "{}"), "the environment"),
+        environment=_read_environment(about.get("environment", "{}")),
         planned=planned,
         records=join_controls(record for record in records if record.bound is None),
         bounds=tuple(record for record in records if record.bound is not None),

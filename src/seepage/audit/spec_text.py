@@ -66,10 +66,17 @@ def write_toml(spec: Mapping[str, Any]) -> str:
     """
     scenarios = spec.get("scenario", [])
     listed = [scenarios] if isinstance(scenarios, Mapping) else scenarios
+    if not isinstance(listed, list | tuple) or not all(isinstance(s, Mapping) for s in listed):
+        raise InvalidValue("expected scenario as one or more tables by name, got something else")
     blocks = [{key: value for key, value in spec.items() if key != "scenario"}, *listed]
-    texts = [
-        "".join(f"{_key(k)} = {write_entry(v)}\n" for k, v in block.items()) for block in blocks
-    ]
+    try:
+        texts = [
+            "".join(f"{_key(k)} = {write_entry(v)}\n" for k, v in block.items()) for block in blocks
+        ]
+    except RecursionError:
+        raise InvalidValue(
+            "expected a spec of a few levels, got too many inside each other"
+        ) from None
     return "\n[[scenario]]\n".join(texts)
 
 
@@ -103,7 +110,9 @@ def write_value(value: object) -> str:
         ) from None
 
 
-def _key(key: str) -> str:
+def _key(key: object) -> str:
+    if not isinstance(key, str):
+        raise InvalidValue(f"expected the keys of a spec as words, got {key!r}")
     return key if _BARE.fullmatch(key) else json.dumps(key)
 
 

@@ -57,7 +57,7 @@ def _require_rows_as_rows(task: Task) -> None:
 
 def _read_texts(tokens: str) -> Tokens:
     """Read the length of a text and the size of the vocabulary, such as `128x30522`."""
-    read = [int(size) for size in tokens.split("x") if size.isdigit()]
+    read = [int(size) for size in tokens.split("x") if size.isdecimal() and len(size) < 10]
     if len(read) != 2 or tokens.count("x") != 1:
         raise InvalidValue(
             f"expected --tokens as length and vocabulary, such as 128x30522, got {tokens!r}"

@@ -66,7 +66,8 @@ class NewSpec:
 
     def text(self) -> str:
         """The spec as TOML, with a comment on each entry."""
-        lines = [f'title = "{self.model} on {self.data}"'.replace("\\", "/"), "seeds = [0]", ""]
+        title = write_entry(f"{self.model} on {self.data}".replace("\\", "/"))
+        lines = [f"title = {title}", "seeds = [0]", ""]
         lines.append("[[scenario]]")
         for key, value in self.scenario().items():
             lines += [f"# {_COMMENTS[key]}", f"{key} = {write_entry(value)}"]

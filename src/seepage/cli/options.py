@@ -20,6 +20,7 @@ from seepage.printable import make_printable
 
 # Numbers in one input: a hundred times as many as a photograph has.
 _LARGEST = 100_000_000
+_DIGITS = 20
 # Data with options; see `DATASET` of the spec.
 _OF_DATA = re.compile(r"(.+?):((?:split|pixels|mean|std|labels)=.*)")
 # What the help calls a model.
@@ -268,7 +269,8 @@ def read_shape(shape: str) -> tuple[int, ...]:
     """
     from seepage.core.errors import InvalidValue
 
-    read = tuple(int(size) for size in shape.split("x") if size.isdecimal())
+    # Python makes no numbers of thousands of digits.
+    read = tuple(int(s) for s in shape.split("x") if s.isdecimal() and len(s) < _DIGITS)
     if len(read) not in (1, 2, 3) or shape.count("x") != len(read) - 1:
         raise InvalidValue(
             f"expected --shape as channels and sizes, such as 3x32x32 or 1x140, or as the "

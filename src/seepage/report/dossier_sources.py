@@ -45,6 +45,8 @@ from seepage.scoring.identification import compute_luck
 _LUCK = 0.05
 # Unless more rehearsed members than this are found, a test that finds nobody says nothing.
 _ABLE = 0.9
+# People in a file of evidence.
+_MOST = 10_000_000
 
 
 def read_source(path: Path) -> Source:
@@ -286,7 +288,7 @@ def _read_evidence(path: Path) -> Source:
             findings=(finding,),
             notes=tuple(f"{name}: {note}." for note in plain.get("notes", ())),
         )
-    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise UnreadableFile(
             f"{str(path)!r} lacks something that evidence on {kind} has ({str(error)[:60]}); write "
             "it again"
@@ -303,7 +305,7 @@ def _judge_membership(plain: Plain, name: str) -> DossierFinding:
     if told is not None:
         level, members = float(told["false_positive_rate"]), told["members"]
         strangers = told["strangers"]
-        leaked = compute_luck(int(members["found"]), int(members["of"]), level) <= _LUCK
+        leaked = compute_luck(*_read_counts(members), level) <= _LUCK
         result = (
             f"{_count(members)} members were found at p <= {level:.2g}, and {_count(strangers)} "
             "strangers were taken for members"
@@ -388,7 +390,15 @@ _JUDGES: Mapping[str, Callable[[Plain, str], DossierFinding]] = {
 
 
 def _count(rate: Plain) -> str:
-    return f"{int(rate['found'])} of {int(rate['of'])}"
+    return " of ".join(map(str, _read_counts(rate)))
+
+
+def _read_counts(rate: Plain) -> tuple[int, int]:
+    """How many were found, and of how many."""
+    found, everybody = int(rate["found"]), int(rate["of"])
+    if not 0 <= found <= everybody <= _MOST:
+        raise ValueError(f"found {found:.9g} of {everybody:.9g}")
+    return found, everybody
 
 
 def _range(rate: Plain) -> str:
