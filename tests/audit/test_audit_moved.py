@@ -1,11 +1,14 @@
 """What happens to the folder of an audit while it runs: moved, removed, replaced, or full."""
 
 import shutil
+import sys
 
 import pytest
+from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.audit.run_spec import ProgressListener
+from seepage.cli import app
 from seepage.core.checkpoint import Checkpoints, checkpointing
 from seepage.core.errors import DataNotFound
 
@@ -97,3 +100,48 @@ def test_no_record_is_in_the_log_alone_so_that_a_full_disk_leaves_none(tmp_path)
 
     sp.audit.run(SPEC, out, progress=After(2, look), device="cpu")
     assert sizes == [0]
+
+
+# Removes what is stored so far, once, while a later case runs.
+CARELESS = """
+import shutil
+from pathlib import Path
+from torch import nn
+
+class Careless(nn.Sequential):
+    def forward(self, inputs):
+        if Path("out/artifacts").exists() and not Path("once").exists():
+            Path("once").touch()
+            shutil.rmtree("out/artifacts")
+        return super().forward(inputs)
+
+def net():
+    return Careless(nn.Flatten(), nn.Linear(784, 10))
+"""
+CARELESS_SPEC = """
+controls = false
+metrics = ["psnr"]
+[[scenario]]
+data = { name = "digits", people = 3 }
+models = { name = "careless:net" }
+threats = { knows_labels = true }
+attacks = { name = "analytic_fc" }
+"""
+
+
+def test_tensors_that_are_removed_during_a_run_are_told_and_marked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "careless.py").write_text(CARELESS)
+    (tmp_path / "spec.toml").write_text(CARELESS_SPEC)
+    command = ["audit", "spec.toml", "--out", "out"]
+    done = CliRunner().invoke(app, command)
+    sys.modules.pop("careless", None)
+    assert done.exit_code == 1, done.output
+    [said] = [line for line in done.output.splitlines() if "since they were written" in line]
+    assert "2 files of 1 case" in said
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert page.count("<td>reconstructed, files missing or altered</td>") == 1
+    assert page.count("<td>reconstructed</td>") == 2
+    mended = CliRunner().invoke(app, [*command, "--resume"])
+    sys.modules.pop("careless", None)
+    assert mended.exit_code == 0, mended.output

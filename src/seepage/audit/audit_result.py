@@ -59,6 +59,12 @@ class AuditResult:
         """Every result so far: of attacks, then of bounds and of controls."""
         return (*self.records, *self.bounds, *self.controls)
 
+    @property
+    def incomplete(self) -> tuple[Record, ...]:
+        """The results whose private inputs or guesses are missing or were altered."""
+        names = {path.stem for path in self.damaged}
+        return tuple(record for record in self.results if names & {record.case, record.truth})
+
     def for_its_folder(self) -> AuditResult:
         """What pages in its own folder may show: no private data if that is encrypted."""
         return self if self.key is None else replace(self, private=False)

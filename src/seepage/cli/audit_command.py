@@ -177,7 +177,7 @@ def audit(
     attack that fits. --defense says which defenses to compare with none; behind
     a capture, the one that the client used.
 
-    Exit codes: 0 done, 1 a case failed, 2 bad usage or spec, 3 somebody leaked
+    Exit codes: 0 done, 1 a case failed or lost its files, 2 bad usage or spec, 3 somebody leaked
     beyond --fail-above or more than before, 4 inconclusive.
     """
     from seepage.audit.choices import Gate

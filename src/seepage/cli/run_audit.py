@@ -42,6 +42,8 @@ from seepage.signals import raise_on_signals
 DONE, CASE_FAILED, LEAKED, INCONCLUSIVE = 0, 1, 3, 4
 # At most so many leaks are listed.
 _SHOWN = 10
+# So many files that are missing are named.
+_NAMED = 3
 # A log gets a line about a search that takes longer than this.
 _SECONDS_PER_LINE = 60.0
 
@@ -224,7 +226,8 @@ def run_request(request: AuditRequest, console: Console) -> int:
     if request.fail_if_inconclusive and _is_inconclusive(found):
         print_line(console, "inconclusive: the attacks were too weak to tell", style="bold red")
         return INCONCLUSIVE
-    return CASE_FAILED if any(record.failed for record in found.results) else DONE
+    lacks = any(record.failed for record in found.results) or found.damaged
+    return CASE_FAILED if lacks else DONE
 
 
 def _choose_source(request: AuditRequest, console: Console) -> SpecSource:
@@ -342,14 +345,26 @@ def _print_result(found: AuditResult, console: Console) -> None:
     for sentence in report.inapplicable(found.results):
         print_line(console, sentence, style="dim")
     reasons = [f"failed: {record.error}" for record in found.results if record.failed]
-    damaged = [f"missing or altered: {path}; --resume makes it anew" for path in found.damaged]
-    for line in dict.fromkeys([*reasons, *damaged]):
+    for line in dict.fromkeys([*reasons, *_tell_damaged(found)]):
         print_line(console, line, style="yellow")
     out = found.path
     kept = {"report": out / PAGE, "pictures": out / SHEET, "records": out / DATABASE}
     print_line(
         console, "   ".join(f"{what}: {path}" for what, path in kept.items() if path.exists())
     )
+
+
+def _tell_damaged(found: AuditResult) -> list[str]:
+    """One sentence on files that were removed or altered since they were written, if any."""
+    if not found.damaged:
+        return []
+    more = len(found.damaged) - _NAMED
+    named = ", ".join(path.name for path in found.damaged[:_NAMED])
+    return [
+        f"missing or altered since they were written: {count_noun(len(found.damaged), 'file')} of "
+        f"{count_noun(len(found.incomplete), 'case')}, {named}{f' and {more} more' * (more > 0)}; "
+        "--resume makes them anew"
+    ]
 
 
 def _print_leaks(gates: Sequence[Gate], records: Sequence[Record], console: Console) -> bool:

@@ -95,7 +95,7 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
         race_section(records),
         _effort_section(records),
         _convergence_section(tried, objective=objective),
-        record_section(records) if records else None,
+        record_section(records, incomplete=audit.incomplete) if records else None,
         rerun_section(records, spec=audit.spec, environment=audit.environment),
     ]
     return document(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -226,9 +226,12 @@ VARYING = {"network": "model", "client": "local", "adversary": "threat", "drawn"
 TEXTS = frozenset({"person", "defense", "attack", "verdict", *VARYING})
 
 
-def record_section(records: Sequence[Record]) -> Section:
-    """One row per person and attack, worst first, failed cases last; to filter and to sort."""
-    columns, rows = _table_rows(records)
+def record_section(records: Sequence[Record], *, incomplete: Sequence[Record] = ()) -> Section:
+    """One row per person and attack, worst first, failed cases last; to filter and to sort.
+
+    Those of `incomplete` results are marked: what was stored of them is not there any more.
+    """
+    columns, rows = _table_rows(records, {record.case for record in incomplete})
     return Section(
         "records",
         "Every result",
@@ -239,7 +242,9 @@ def record_section(records: Sequence[Record]) -> Section:
     )
 
 
-def _table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
+def _table_rows(
+    records: Sequence[Record], incomplete: Container[str]
+) -> tuple[list[str], list[list[str]]]:
     """Titles of the columns, and the cells as text."""
     ranked = sorted(attempts(records), key=strength, reverse=True)
     run = [*records, *(attempt.record for attempt in ranked)]
@@ -264,11 +269,14 @@ def _table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
         return [who, defense, attack, str(record.batch_size), *varied, *cells, *blank,
                 str(record.seed)]  # fmt: skip
 
+    def judged(record: Record, verdict: str) -> str:
+        return f"{verdict}, files missing or altered" if record.case in incomplete else verdict
+
     def scored(attempt: Attempt) -> list[str]:
         return row(
             _name(attempt.victim),
             attempt.record,
-            str(attempt.level),
+            judged(attempt.record, str(attempt.level)),
             *(
                 decibels(attempt.psnr, unit=False)
                 if name == "psnr"
@@ -281,7 +289,9 @@ def _table_rows(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
 
     def blind(record: Record) -> list[str]:
         blank = ["-"] * (len(metrics) + 1)
-        return row(_everybody(record), record, "no truth", *blank, *_checked(record))
+        return row(
+            _everybody(record), record, judged(record, "no truth"), *blank, *_checked(record)
+        )
 
     failed = [
         row(_everybody(record), record, f"{record.status}: {record.error}")
