@@ -65,6 +65,7 @@ class Control:
             how many luck would find.
         labels: For each canary behind the same defense, the chance to guess its label, and whether
             the attack had it right.
+        columns: For each batch of canaries behind the same defense, as in `Record`.
         relevant: Whether what found canaries without the defense can read the update behind it.
         searched: Whether `bare` is of the search alone, since closed forms cannot read the update.
     """
@@ -73,6 +74,7 @@ class Control:
     defended: tuple[int, int, float] | None = None
     negative: tuple[int, int, float] = (0, 0, 0.0)
     labels: tuple[tuple[float, bool], ...] = ()
+    columns: tuple[tuple[float, ...], ...] = ()
     relevant: bool = True
     searched: bool = False
 
@@ -120,6 +122,8 @@ class Record:
         vetted: How detectable the network is that the attack planted; empty if it planted none.
         bound: The values of a bound; None for an attack.
         identification: Place of each person among strangers; empty without a truth.
+        columns: For rows of a table, the share of columns that are right: of these people first,
+            then of strangers in their place. Empty if there are too few strangers of a label.
         label_chance: How often a guess of the most frequent label is right.
         control_kind: "canary", "noise" or "search" for a control; empty for an attack on people.
         negatives: For a control, the places of other people, whom its guess has no part of.
@@ -155,6 +159,7 @@ class Record:
     vetted: str = ""
     bound: Ceiling | None = None
     identification: tuple[Identification, ...] = ()
+    columns: tuple[float, ...] = ()
     label_chance: float | None = None
     control_kind: str = ""
     negatives: tuple[Identification, ...] = ()
@@ -301,7 +306,16 @@ def _join(record: Record, controls: Sequence[Record]) -> Control | None:
     negative = hits, len(tried), luck
     silent = bool(bare) and not relevant
     searched = bool(relevant) and not found
-    return Control(_count(relevant or bare), _count(same), negative, labels, not silent, searched)
+    columns = tuple(c.columns for c in canaries if c.defense == record.defense and c.columns)
+    return Control(
+        _count(relevant or bare),
+        _count(same),
+        negative,
+        labels,
+        columns,
+        relevant=not silent,
+        searched=searched,
+    )
 
 
 def _speaks_for(control: Record, record: Record) -> bool:

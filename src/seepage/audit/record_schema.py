@@ -207,6 +207,7 @@ _FIELDS: Mapping[str, Check] = {
     "vetted": _is_word,
     "bound": _or_none(_BOUND),
     "identification": _IDENTIFICATIONS,
+    "columns": _list_of(lambda value: _is_number(value) and 0 <= float(value) <= 1),
     "label_chance": _or_none(lambda value: _is_number(value) and 0 <= float(value) <= 1),
     "control_kind": _one_of("", "canary", "noise", "search"),
     "negatives": _IDENTIFICATIONS,
@@ -219,13 +220,14 @@ _FIELDS: Mapping[str, Check] = {
     "control": lambda value: value is None,
     "batch_size": _is_place,
 }
-# What records of 0.2 lack; they are read as if it were there.
+# What older records lack; they are read as if it were there.
 _ADDED: Mapping[str, object] = {
     "applicable": True,
     "sampling": "",
     "readable": False,
     "repeatable": 0,
     "known_as": [],
+    "columns": [],
 }
 
 

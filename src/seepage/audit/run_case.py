@@ -226,6 +226,7 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         scores=scored.scores,
         baselines=scored.baselines,
         identification=scored.identification,
+        columns=scored.columns,
         label_chance=_find_label_chance(case),
         negatives=tuple(negatives),
         certificate=None if certificate is None else certificate.plain(),

@@ -28,14 +28,16 @@ from seepage.core import (
     Rng,
     Task,
 )
+from seepage.core.batch import class_numbers
 from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue, require_at_least
 from seepage.core.task import describe_inputs
 from seepage.data.dataset import Dataset
 from seepage.defenses.chain import chain
+from seepage.domains.tabular import Tabular
 from seepage.rehearsal.public_data import PublicData
-from seepage.scoring import Scores, baseline_scores, score
-from seepage.scoring.gallery import Gallery, find_strangers, identify
+from seepage.scoring import FeatureAccuracy, Scores, baseline_scores, pair, score
+from seepage.scoring.gallery import STRANGERS, Gallery, find_strangers, identify
 from seepage.scoring.identification import Identification
 from seepage.scoring.scores import add_judged
 from seepage.threats.threat import Threat
@@ -99,6 +101,7 @@ class _ScoredGuess:
     scores: Plain = field(default_factory=dict)
     baselines: Mapping[str, Plain] = field(default_factory=dict)
     identification: tuple[Identification, ...] = ()
+    columns: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,9 +239,43 @@ class Target:
             domain=domain,
         )
         baselines = {name: _list_scores(scored) for name, scored in trivial.items()}
-        found = self.identify(guess)
         return _ScoredGuess(
-            self.people, scores.paired.guess, _list_scores(scores), baselines, found
+            self.people,
+            scores.paired.guess,
+            _list_scores(scores),
+            baselines,
+            self.identify(guess),
+            self._compare_columns(guess),
+        )
+
+    def _compare_columns(self, guess: Reconstruction) -> tuple[float, ...]:
+        """The share of columns that are right: of these people first, then of strangers.
+
+        Strangers take the places of these people, with their labels. A guess that ignores the
+        update is right in as many columns of them, be it a typical row, somebody else's, or the
+        best there is. So the rank of the first number is a p-value, whatever the guess.
+        """
+        gallery, batch = self.everybody, self.require_batch()
+        if gallery is None or not isinstance(self.domain, Tabular) or len(guess.inputs) == 0:
+            return ()
+        classes = class_numbers(batch.labels)
+        labels = [None] * len(batch) if classes is None else classes.tolist()
+        beside = [
+            gallery.choose_strangers(label=label, without=self._themselves, size=STRANGERS)
+            for label in labels
+        ]
+        kinds = {gallery.describe(some, n) for some, n in zip(beside, labels, strict=True)}
+        if not kinds <= {"same label", "any label"}:
+            return ()
+        # Everybody moves on by one stranger from draw to draw, and nobody stands for two people.
+        chosen = [
+            torch.stack([some[(draw + place) % len(some)] for place, some in enumerate(beside)])
+            for draw in range(min(map(len, beside)))
+        ]
+        others = [Batch(gallery.inputs[numbers], batch.labels) for numbers in chosen]
+        return tuple(
+            float(FeatureAccuracy()(pair(guess, people, domain=self.domain)).mean())
+            for people in (batch, *others)
         )
 
     def identify(

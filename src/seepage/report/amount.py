@@ -79,11 +79,19 @@ def _gain(record: Record, index: int, metric: str) -> float:
     return -math.inf if value is None else value - (find_baseline(record, index, metric) or 0.0)
 
 
-def list_parts(record: Record, index: int, *, label: bool) -> tuple[str, ...]:
-    """What leaked of a person who is not identified: the label, columns or words."""
+def list_parts(record: Record, index: int, *, label: bool, columns: bool) -> tuple[str, ...]:
+    """What leaked of a person who is not identified: the label, columns or words.
+
+    Args:
+        record: The case.
+        index: Place of the person in it.
+        label: Whether the label is right, beyond luck.
+        columns: Whether the columns are that the attack has right, over all people.
+    """
     parts = ["the label"] * label
     amount = find_amount(record, index)
-    if amount.is_share and _gain(record, index, amount.metric) >= _MORE:
+    shown = columns or amount.metric != "feature_accuracy"
+    if shown and amount.is_share and _gain(record, index, amount.metric) >= _MORE:
         parts.append(amount.words())
     return tuple(parts)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
 from seepage.audit.choices import Entry, find_identified
-from seepage.audit.record import Defense, Record
+from seepage.audit.record import Control, Defense, Record
 from seepage.core.construct import Component
 from seepage.core.grouping import group_by
 from seepage.report.amount import (
@@ -26,7 +26,7 @@ from seepage.report.effort import effort_curves
 from seepage.report.words import NO_DEFENSE, Setup, defense_words
 from seepage.scoring.identification import Identification, is_close_call
 
-# Probability with which labels may be right by chance and still count as leaked.
+# Probability with which labels or columns may be right by chance and still count as leaked.
 _LUCK = 0.05
 # Another seed alone can change the PSNR in dB, or the share in per cent, by less than this.
 NOTICED = 1.0
@@ -232,45 +232,96 @@ def _find_leaked_labels(records: Sequence[Record], identified: Collection[Entry]
     person counts once, in the first repetition. The probability is multiplied by the number of
     attacks on the setup, networks and adversaries included.
     """
+    asked = [
+        number
+        for number, record in enumerate(records)
+        if record.label_chance is not None
+        and "label_accuracy" in record.scores
+        and not (record.threat is not None and record.threat.arguments.get("knows_labels"))
+    ]
+    beyond = _find_beyond_luck(records, asked, _list_labels)
+    return {
+        (number, index)
+        for number in asked
+        for index, right in enumerate(records[number].scores["label_accuracy"])
+        # Nobody is reconstructed by luck, nor has the label with it.
+        if right == 1
+        and (
+            number in beyond or ((number, index) in identified and records[number].is_exact(index))
+        )
+    }
+
+
+def _find_leaked_columns(records: Sequence[Record]) -> set[int]:
+    """Records of attacks that have more columns right of their people than of strangers.
+
+    A guess that needs no update is right in as many columns of strangers, so that this tests
+    against the best of them. Otherwise as for labels.
+    """
+    asked = [number for number, record in enumerate(records) if record.columns]
+    return _find_beyond_luck(records, asked, _list_columns)
+
+
+# What one thing that is tested may have as its number by luck, with its chances, and what it has.
+_Count = tuple[Sequence[float], int]
+
+
+def _find_beyond_luck(
+    records: Sequence[Record],
+    asked: Iterable[int],
+    read: Callable[[Sequence[Record]], list[_Count]],
+) -> set[int]:
+    """Numbers of the records of attacks whose sum of counts in a setup luck does not explain."""
     setups: dict[Setup, dict[tuple[object, ...], list[int]]] = {}
-    for number, record in enumerate(records):
-        known = record.threat is not None and bool(record.threat.arguments.get("knows_labels"))
-        if not known and record.label_chance is not None and "label_accuracy" in record.scores:
-            key = record.model, record.threat, record.attack
-            setups.setdefault(Setup.of(record), {}).setdefault(key, []).append(number)
-    found = set()
-    for attacks in setups.values():
-        for numbers in attacks.values():
-            luck = _luck_with_labels([records[n] for n in numbers]) * len(attacks)
-            found |= {
-                (number, index)
-                for number in numbers
-                for index, right in enumerate(records[number].scores["label_accuracy"])
-                # Nobody is reconstructed by luck, nor has the label with it by luck.
-                if right == 1
-                and (
-                    luck <= _LUCK
-                    or ((number, index) in identified and records[number].is_exact(index))
-                )
-            }
-    return found
+    for number in asked:
+        record = records[number]
+        key = record.model, record.threat, record.attack
+        setups.setdefault(Setup.of(record), {}).setdefault(key, []).append(number)
+    return {
+        number
+        for attacks in setups.values()
+        for numbers in attacks.values()
+        if _luck_with(read([records[n] for n in numbers])) * len(attacks) <= _LUCK
+        for number in numbers
+    }
 
 
-def _luck_with_labels(records: Sequence[Record]) -> float:
-    """Probability of as many right labels as one attack has, by chance alone."""
+def _luck_with(counts: Sequence[_Count]) -> float:
+    """Probability of a sum as large as this one, by chance alone."""
+    spread = np.ones(1)
+    for chances, _ in counts:
+        spread = np.convolve(spread, chances)
+    return float(spread[sum(had for _, had in counts) :].sum())
+
+
+def _list_labels(records: Sequence[Record]) -> list[_Count]:
+    """For each person and canary whether the label is right, with the chances of no and yes."""
     tested: dict[Victim, tuple[float, bool]] = {}
     for record in records:
         for person, right in zip(record.persons, record.scores["label_accuracy"], strict=True):
             if right is not None and record.label_chance is not None:
                 tested.setdefault(person, (record.label_chance, right == 1))
-    controls = {record.data: record.control for record in records if record.control is not None}
-    every = [*tested.values(), *(one for control in controls.values() for one in control.labels)]
-    # The distribution of a sum of events with different chances.
-    spread = np.ones(1)
-    for chance, _ in every:
-        spread = np.convolve(spread, (1 - chance, chance))
-    hits = sum(right for _, right in every)
-    return float(spread[hits:].sum())
+    canaries = (one for control in _list_controls(records) for one in control.labels)
+    return [((1 - chance, chance), int(right)) for chance, right in (*tested.values(), *canaries)]
+
+
+def _list_columns(records: Sequence[Record]) -> list[_Count]:
+    """For each update the per cent of columns that are right, and how often strangers have that."""
+    tested: dict[tuple[Victim, ...], tuple[float, ...]] = {}
+    for record in records:
+        tested.setdefault(record.persons, record.columns)
+    canaries = (one for control in _list_controls(records) for one in control.columns)
+    counts: list[_Count] = []
+    for shares in (*tested.values(), *canaries):
+        hundredths = np.round(100 * np.array(shares)).astype(int)
+        chances = np.bincount(hundredths, minlength=101) / len(hundredths)
+        counts.append((tuple(chances), int(hundredths[0])))
+    return counts
+
+
+def _list_controls(records: Sequence[Record]) -> Collection[Control]:
+    """The controls of an attack, one for each data set."""
+    return {r.data: r.control for r in records if r.control is not None}.values()
 
 
 def attempts(records: Sequence[Record]) -> list[Attempt]:
@@ -280,7 +331,7 @@ def attempts(records: Sequence[Record]) -> list[Attempt]:
     comes what was found behind a defense and must count without it.
     """
     identifying = find_identified(records)
-    labels = _find_leaked_labels(records, identifying)
+    labels, columns = _find_leaked_labels(records, identifying), _find_leaked_columns(records)
     rising = [curve for curve in effort_curves(records) if curve.rising]
     everybody = {(Setup.of(record), person) for record in records for person in record.persons}
     people = Counter(setup for setup, _ in everybody)
@@ -295,7 +346,7 @@ def attempts(records: Sequence[Record]) -> list[Attempt]:
                 index=index,
                 psnr=-math.inf if psnr is None else psnr,
                 level=Level.inconclusive,
-                parts=list_parts(record, index, label=entry in labels),
+                parts=list_parts(record, index, label=entry in labels, columns=number in columns),
                 conclusive=settled
                 or (
                     _is_conclusive(record, index, people[Setup.of(record)])

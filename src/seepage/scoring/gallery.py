@@ -108,6 +108,16 @@ class Gallery:
         allowed[list(without)] = False
         return allowed
 
+    def describe(self, strangers: Tensor, label: int | None) -> str:
+        """Who these strangers of a person of a label are; see `Identification`."""
+        if self.synthetic:
+            return "synthetic"
+        if label is None or self.classes is None:
+            return "any label"
+        return (
+            "same label" if bool((self.classes[strangers] == label).all()) else "few of the label"
+        )
+
     @cached_property
     def _groups(self) -> tuple[Tensor, Tensor]:
         """Everybody in the order in which features are computed, and the place of each."""
@@ -332,7 +342,7 @@ def identify(
         strangers = beside[numbers[0]]
         tables = gallery.compare(shown, truths[numbers], strangers)
         for number, table in zip(numbers, tables, strict=True):
-            kind = _describe_gallery(gallery, strangers, labels[number])
+            kind = gallery.describe(strangers, labels[number])
             person = _Person(truths[number], labels[number], strangers, fits[number])
             found[number] = _find(table, person, gallery, kind)
     return tuple(found[number] for number in range(len(truths)))
@@ -437,14 +447,6 @@ def _near_copy(gallery: Gallery, truth: Tensor) -> Mapping[str, float]:
     if "structure" in own:
         least["structure"] *= float(own["structure"].square().mean())
     return least
-
-
-def _describe_gallery(gallery: Gallery, strangers: Tensor, label: int | None) -> str:
-    if gallery.synthetic:
-        return "synthetic"
-    if label is None or gallery.classes is None:
-        return "any label"
-    return "same label" if bool((gallery.classes[strangers] == label).all()) else "few of the label"
 
 
 def _stand_out(table: Table) -> Tensor:
