@@ -39,7 +39,7 @@ def test_a_convolution_with_filters_enough_determines_a_signal_and_one_with_few_
     for filters, expected in ((2, True), (1, False)):
         seen, batch = scene(name, "single_conv", filters=filters)
         certificate = sp.certify(seen, sp.Reconstruction(batch.inputs, batch.labels))
-        assert certificate.unique is expected
+        assert certificate.locally_unique is expected
         [layer] = rank_metric(seen.task).layers
         assert (layer.deficiency == 0) is expected
 
@@ -85,7 +85,7 @@ def test_a_batch_of_beats_needs_as_many_hidden_units_as_people(data_root):
         seen, batch = scene("ecg", "fc", hidden=hidden, size=5, dtype=torch.float64)
         certificate = sp.certify(seen, sp.Reconstruction(batch.inputs, batch.labels))
         assert certificate.residual < 1e-6
-        assert certificate.unique is expected
+        assert certificate.locally_unique is expected
 
 
 @pytest.mark.parametrize("name", SIGNALS)

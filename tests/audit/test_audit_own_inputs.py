@@ -74,7 +74,7 @@ def test_a_guess_is_as_unique_as_ever_behind_a_defense_that_tells_what_it_prepar
     seen, batch = observe(digits, defense)
     certificate = sp.certify(seen, sp.Reconstruction(batch.inputs, batch.labels))
     assert certificate.residual < 1e-6
-    assert certificate.unique is True
+    assert certificate.locally_unique is True
 
 
 def audit(digits, defense, *, attack=None, threat=None):

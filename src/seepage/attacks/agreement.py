@@ -16,6 +16,8 @@ from seepage.defenses.clip import AddGaussian, AddLaplace
 
 # Rounding in float32 leaves a residual of 1e-7 to 1e-5; a defense that hides anything leaves more.
 EXPLAINED = 1e-3
+# How many times the error of a guess another one may leave that fits the update as well.
+_AS_WELL = 10.0
 # Precisions below float32, and the factor of their epsilon if their rounding cannot be measured.
 _NARROW, _UNMEASURED = (torch.bfloat16, torch.float16), 10
 # How far from a multiple of a step, in steps, rounding to float32 leaves entries of a grid.
@@ -50,6 +52,16 @@ class Agreement:
 def residual(observation: Observation, inputs: Tensor, labels: Tensor) -> float:
     """Return the largest relative difference of a simulated tensor; see `Agreement`."""
     return compare_updates(observation, inputs, labels).residual
+
+
+def fits_as_well(
+    observation: Observation, inputs: Tensor, labels: Tensor, *, errors: Mapping[str, float]
+) -> bool:
+    """Whether another guess is as near to every tensor as one with these `errors` may be off."""
+    with torch.no_grad(), precision("float32"):
+        apart = _distances(observation.simulate(inputs, labels), observation.update)
+    # Rounding at the other guess is not measured, and may be somewhat larger.
+    return all(apart[name] <= _AS_WELL * error for name, error in errors.items())
 
 
 def compare_updates(observation: Observation, inputs: Tensor, labels: Tensor) -> Agreement:

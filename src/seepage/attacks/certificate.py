@@ -9,7 +9,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from seepage.attacks.agreement import EXPLAINED, FLOAT32_ALONE, Agreement, compare_updates
+from seepage.attacks.agreement import (
+    EXPLAINED,
+    FLOAT32_ALONE,
+    Agreement,
+    compare_updates,
+    fits_as_well,
+)
 from seepage.attacks.jacobian import (
     davidson_smallest,
     lanczos_smallest,
@@ -37,17 +43,17 @@ ErrorBound = Callable[[Mapping[str, float]], float]
 def certify(observation: Observation, reconstruction: Reconstruction) -> Certificate:
     """Collect evidence that a guess is the private input: it alone, nearby, explains the update.
 
-        residual = max_l ||g_l(x, y) - g_l*|| / ||g_l*||
-        error    = sqrt(L) / sigma_min(J),   J_l = (dg_l/dx) / e_l,
-                   e_l = ||g_l(x, y) - g_l*|| + the rounding or the known noise of g_l
-        unique:    error <= half a step of 8 bits
+        residual  =  max_l ||g_l(x, y) - g_l*|| / ||g_l*||
+        error     =  sqrt(L) / sigma_min(J),   J_l = (dg_l/dx) / e_l,
+                     e_l = ||g_l(x, y) - g_l*|| + the rounding or the known noise of g_l
+        locally unique:  error <= half a step of 8 bits
 
     Every tensor l of the L in the update counts by itself: in a deep network the layer that holds
     the input may be a millionth of the update, and would not show in the residual of the whole.
     Tensors that are zero, or that rounding changes by more than 1e-3 of their length, are left out
     of the residual. The error bounds every entry of the inputs, in their units. One example behind
     a fully connected layer with a bias needs no Jacobian: that layer's gradient is the input, times
-    the gradient of the bias.
+    the gradient of the bias. Such a guess is `unique`, the only one of all inputs.
 
     The residual is computed in the client's precision, since that is what was observed. Rounding is
     measured against double precision. An update, or parameters, that float16 or bfloat16 can hold
@@ -55,8 +61,13 @@ def certify(observation: Observation, reconstruction: Reconstruction) -> Certifi
     Jacobian is always computed in double precision: the question is about singular values far below
     the largest, and float32 has no digits for them. It takes about two gradients for each unknown.
 
-    The error is local: a guess far away may explain the update as well. It also takes for granted
-    that the client did what the adversary simulates. Uniqueness stays unknown, and the error None,
+    A Jacobian proves less: the guess is `locally_unique`, and an input far away may explain the
+    update as well. If the first thing that a network does is x -> (x - 1/2)^2, the negative of an
+    image does. Such images of the guess are tried: mirrored in their range and about zero, and
+    flipped along each axis. If one of them is a valid input that fits as well, `unique` is False.
+
+    The error also takes for granted that the client did what the adversary simulates. Uniqueness
+    stays unknown, and the error None,
     in five cases: the residual exceeds 1e-3, so the guess is no explanation; a defense takes signs,
     so the slope is made up; the client mixed its inputs and the simulation does not, so that
     encodings come back instead of inputs; the client, given this guess, would share another update
@@ -92,13 +103,16 @@ def certify(observation: Observation, reconstruction: Reconstruction) -> Certifi
             "labels", needed_by="a certificate", hint="give the reconstruction labels to be checked"
         )
     found = compare_updates(observation, inputs, labels)
-    error = None
+    error, everywhere = None, True
     told = found.proves() and _prepares_as_told(observation, inputs, labels)
     if told and _simulates_inputs(observation, inputs, labels):
         error = _bound_by_layer(observation, inputs, found)
         if error is None:
-            error = _bound_by_slopes(observation, inputs, labels, found)
-    return _issue(observation, found, error)
+            error, everywhere = _bound_by_slopes(observation, inputs, labels, found), False
+    issued = _issue(observation, found, error)
+    if issued.unique and _has_twin(observation, inputs, labels, found):
+        return replace(issued, unique=False)
+    return issued if everywhere or not issued.unique else replace(issued, unique=None)
 
 
 def certify_solved(
@@ -144,18 +158,38 @@ def certify_solved(
             except FLOAT32_ALONE:
                 error = None
     issued = _issue(observation, found, error)
-    return issued if issued.unique else replace(issued, unique=None)
+    alone = bool(issued.unique) and not _has_twin(observation, inputs, labels, found)
+    return issued if alone else replace(issued, unique=None)
 
 
 def _issue(observation: Observation, found: Agreement, error: float | None) -> Certificate:
-    """Call the guess unique if its error is below half a step of 8 bits."""
+    """Call the guess unique, here and locally, if its error is below half a step of 8 bits."""
     low, high = observation.task.domain.bounds
     if error is None or math.isnan(error):
         return Certificate(found.residual)
     if math.isinf(error):
-        return Certificate(found.residual, unique=False)
-    small = error <= LARGEST_ERROR * (high - low)
-    return Certificate(found.residual, unique=True if small else None, error=error)
+        return Certificate(found.residual, unique=False, locally_unique=False)
+    small = True if error <= LARGEST_ERROR * (high - low) else None
+    return Certificate(found.residual, unique=small, error=error, locally_unique=small)
+
+
+def _has_twin(observation: Observation, inputs: Tensor, labels: Tensor, found: Agreement) -> bool:
+    """Whether a mirrored or flipped guess is another valid input, and fits the update as well."""
+    domain = observation.task.domain
+    low, high = domain.bounds
+    same = LARGEST_ERROR * (high - low)
+    images = [
+        low + high - inputs,
+        -inputs,
+        domain.denormalise(-domain.normalise(inputs)),
+        *(inputs.flip(axis) for axis in range(2, inputs.ndim)),
+    ]
+    return any(
+        float((image - inputs).abs().max()) > same
+        and torch.allclose(domain.project(image), image, atol=same)
+        and fits_as_well(observation, image, labels, errors=found.errors)
+        for image in images
+    )
 
 
 def _simulates_inputs(observation: Observation, inputs: Tensor, labels: Tensor) -> bool:

@@ -161,7 +161,11 @@ _PROOF: Mapping[str, Check] = {
     "unique": _or_none(_is_truth_value),
     "error": _or_none(_is_number),
 }
-_PROOF_OF_TOKENS = _table(**_PROOF, certain=_is_count)
+_PROOFS = (
+    _table(**_PROOF),
+    _table(**_PROOF, certain=_is_count),
+    _table(**_PROOF, locally_unique=_is_truth_value),
+)
 
 
 _RACE = _table(
@@ -196,7 +200,7 @@ _FIELDS: Mapping[str, Check] = {
     "seed": lambda value: type(value) is int and abs(value) < _LARGEST,
     "scores": _SCORES,
     "baselines": _mapping_of(_SCORES),
-    "certificate": _or_none(lambda value: _table(**_PROOF)(value) or _PROOF_OF_TOKENS(value)),
+    "certificate": _or_none(lambda value: any(check(value) for check in _PROOFS)),
     "effort": lambda value: (
         _mapping_of(_is_plain)(value)
         and all(check(value[name]) for name, check in _EFFORT.items() if name in value)

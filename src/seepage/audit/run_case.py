@@ -199,7 +199,7 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
     if certificate is None and case.target.captured is not None:
         certificate = _certify(seen, guess)
     if certificate is not None and certificate.unique and not _explains_truth(case, seen):
-        certificate = replace(certificate, unique=None, error=None)
+        certificate = Certificate(certificate.residual, certain=certificate.certain)
     effort: dict[str, float | int | str] = {
         "steps": trace.steps,
         "restarts": trace.restarts,

@@ -54,7 +54,7 @@ def construct(name: str, function: Callable[..., T], options: Mapping[str, objec
         Traceback (most recent call last):
         ...
         seepage.core.errors.UnknownName: unknown option 'residal' of Certificate; did you mean \
-'residual'? (known: certain, error, residual, unique)
+'residual'? (known: certain, error, locally_unique, residual, unique)
     """
     declared = inspect.signature(function).parameters
     parameters = {name: p for name, p in declared.items() if p.kind not in _COLLECTING}
@@ -155,7 +155,7 @@ class Component:
     Example:
         >>> from seepage.core.reconstruction import Certificate
         >>> Component.of(Certificate(residual=0.5)).arguments
-        {'residual': 0.5, 'unique': None, 'error': None, 'certain': None}
+        {'residual': 0.5, 'unique': None, 'error': None, 'certain': None, 'locally_unique': None}
         >>> str(Component("dlg", {"steps": 3})), str(Component.of("my attack"))
         ('dlg(steps=3)', 'my attack')
     """

@@ -183,24 +183,32 @@ class Certificate:
         residual: Relative difference between the update recomputed at the guess and the
             observed one, in the tensor where it is largest. Tensors that are zero or rounding do
             not count.
-        unique: Whether the guess is the private input to 8 bits, since no other input nearby
-            explains the update: the error is at most half a step of 8 bits. False if some inputs
-            nearby explain it exactly as well; None if this is not known.
+        unique: Whether the guess is the private input to 8 bits, since no other input explains the
+            update: it solves equations that have one solution, with an error of at most half a step
+            of 8 bits. False if other inputs explain it exactly as well; None if this is not known.
         error: Largest error of an entry that the residual and rounding allow, in units of the
-            input; None if it was not computed or has no limit.
+            input; None if it was not computed or has no limit. Of a guess that is only locally
+            unique it holds if the private input is nearby.
         certain: Number of different tokens that are proved to be in the batch, if the attack reads
             tokens one by one; None if it proves none.
+        locally_unique: Whether no other input nearby explains the update, to 8 bits. One that is
+            far away may, such as a mirror image.
     """
 
     residual: float
     unique: bool | None = None
     error: float | None = None
     certain: int | None = None
+    locally_unique: bool | None = None
 
     def plain(self) -> dict[str, float | bool | None]:
-        """The certificate as a record holds it; tokens only where some are certain."""
+        """The certificate as a record holds it, with what not every guess has where it has it."""
         words = {"residual": self.residual, "unique": self.unique, "error": self.error}
-        return words if self.certain is None else {**words, "certain": self.certain}
+        if self.certain is not None:
+            return {**words, "certain": self.certain}
+        # Of whatever is unique it goes without saying.
+        only = self.locally_unique and not self.unique
+        return {**words, "locally_unique": True} if only else words
 
 
 @dataclass(frozen=True, eq=False)

@@ -158,6 +158,7 @@ def _effort(record: Record) -> FlatRow:
     return {
         "residual": certificate.get("residual"),
         "unique": certificate.get("unique"),
+        "locally_unique": certificate.get("locally_unique", certificate.get("unique")),
         "error_bound": certificate.get("error"),
         **{name: record.effort.get(name) for name in ("steps", "restarts", "seconds", "device")},
     }

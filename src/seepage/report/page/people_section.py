@@ -106,7 +106,8 @@ def unscored_section(
         "Every guess as the attack left it, the one that explains the update best first. The "
         "residual is the relative difference between the update recomputed at the guess and the "
         "one that was seen. Right to 8 bits: the error is proved to be below half a step. Right in "
-        "every token: no other text explains the update.",
+        "every token: no other text explains the update. No other input nearby fits: one that is "
+        "far away, such as a mirror image, still may.",
         join_markup(*(_draw_unscored(record, guess(record)) for record in blind)),
     )
 
@@ -187,10 +188,13 @@ def _certificate_words(certificate: Mapping[str, float | bool | None]) -> str:
         'residual 1e-07, right to 8 bits'
         >>> _certificate_words({"residual": float("inf"), "unique": None, "certain": 9})
         '9 different words proved'
+        >>> _certificate_words({"residual": 1.2e-7, "unique": None, "locally_unique": True})
+        'residual 1e-07, no other input nearby fits'
     """
     if certificate.get("certain") and not certificate["unique"]:
         return f"{certificate['certain']} different words proved"
-    proof = f", {tell_proof(certificate)}" if certificate["unique"] else ""
+    proof = ", no other input nearby fits" if certificate.get("locally_unique") else ""
+    proof = f", {tell_proof(certificate)}" if certificate["unique"] else proof
     return f"residual {residual_words(float(certificate['residual'] or 0))}{proof}"
 
 
