@@ -32,7 +32,9 @@ def row_span(gradient: Tensor, *, tolerance: float) -> Tensor:
     return span
 
 
-def split_span(gradient: Tensor, *, tolerance: float) -> tuple[Tensor, float]:
+def split_span(
+    gradient: Tensor, *, tolerance: float, most: int | None = None
+) -> tuple[Tensor, float]:
     """Part what spans the rows of a gradient from its rounding, at a drop of singular values.
 
     Vectors that are nearly dependent, such as many tokens of a trained network, have singular
@@ -41,6 +43,8 @@ def split_span(gradient: Tensor, *, tolerance: float) -> tuple[Tensor, float]:
     Args:
         gradient: `(m, d)`.
         tolerance: Singular values above this share of the largest are no rounding.
+        most: How many vectors there are, if known. Without such a drop so many directions are kept:
+            a direction too many costs less than one that is lost.
 
     Returns:
         An orthonormal basis `(r, d)` in float64, and the first singular value that was left out as
@@ -63,6 +67,8 @@ def split_span(gradient: Tensor, *, tolerance: float) -> tuple[Tensor, float]:
     ]
     if drops and max(drops) > _DROP:
         kept += drops.index(max(drops))
+    elif most is not None and kept < most <= last:
+        kept = most
     turned = float(values[kept] / values[kept - 1]) if kept < len(values) else 1.0
     return rows[:kept], turned
 

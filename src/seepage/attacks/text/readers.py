@@ -175,6 +175,11 @@ def _name_weight(task: Task, layer: str) -> str:
 
 def stack_gradients(task: Task, reader: Reader, update: Update) -> Tensor:
     """The weight gradients of layers that read the same, one above the other, `(m, d)`."""
+    return torch.cat(list_gradients(task, reader, update))
+
+
+def list_gradients(task: Task, reader: Reader, update: Update) -> list[Tensor]:
+    """The weight gradient of each of the layers that read the same, `(m, d)`."""
     stacked = []
     for layer in reader:
         if isinstance(layer, PrefixKeys):
@@ -183,7 +188,18 @@ def stack_gradients(task: Task, reader: Reader, update: Update) -> Tensor:
             gradient = update.tensors[_name_weight(task, layer)]
             turned = _is_turned(task.network.get_submodule(layer))
             stacked.append(gradient.T if turned else gradient)
-    return torch.cat(stacked)
+    return stacked
+
+
+def stack_alike(task: Task, reader: Reader, update: Update) -> Tensor:
+    """The same, each of the same length, without those that are zero.
+
+    The gradient of a query may be a thousandth of that of a value, and what it read would be taken
+    for rounding of the other.
+    """
+    gradients = list_gradients(task, reader, update)
+    alike = [one.double() / one.double().norm() for one in gradients if bool(one.any())]
+    return torch.cat(alike or gradients)
 
 
 def count_heads(reader: Reader) -> tuple[int, int]:

@@ -16,15 +16,21 @@ from seepage.attacks.text.readers import (
     read_last,
     run_reader,
     split_texts,
+    stack_alike,
     stack_gradients,
     takes_prefixes,
 )
 from seepage.attacks.text.token_table import require_texts
 from seepage.core import Task, Update
-from seepage.numerics.row_span import share_outside, split_span
+from seepage.numerics.row_span import row_span, share_outside, split_span
 
 # Vectors that made a span lie outside it by at most this, or this multiple of its rounding.
-_OUTSIDE, _TURNED = 1e-3, 2.0
+_OUTSIDE, TURNED = 1e-3, 2.0
+# Rounding to single precision adds up to at most this share of the largest singular value.
+_SINGLE = 1e-7
+# Where there are as many directions as tokens, rounding that reaches the last of them may turn them
+# so far.
+BLURRED = 0.5
 
 # Directions to try, in multiples of the tokens and at most this share of all; which share of wrong
 # texts may lie nearer than the tolerance assumes; how much further out than known texts the unknown
@@ -127,6 +133,7 @@ def find_span(
     places: int | None,
     rank_tolerance: float,
     tolerance: float,
+    alike: bool = False,
 ) -> SpanCheck | None:
     """Return what a reader's gradient spans; None if that is nothing, or all that could be read.
 
@@ -139,6 +146,8 @@ def find_span(
         rank_tolerance: Singular values above this share of the largest are no rounding.
         tolerance: Largest share outside that counts as inside. Where rounding is told apart clearly
             it is less: tokens that resemble one of the batch lie near.
+        alike: Whether layers count alike, however small their gradients are, as those of adapters
+            in their first steps.
     """
     gradient = stack_gradients(task, reader, update)
     if not bool(gradient.any()):
@@ -146,12 +155,20 @@ def find_span(
     basis, turned = split_span(gradient, tolerance=rank_tolerance)
     # Each token has a vector in every head.
     places = None if places is None else places * math.prod(count_heads(reader))
+    if alike and len(basis) < (places or min(gradient.shape)):
+        # Behind noise, which is as large in every layer, there are more.
+        gradient = stack_alike(task, reader, update)
+        basis, turned = split_span(gradient, tolerance=rank_tolerance, most=places)
+    width = gradient.shape[1]
+    if alike and (places or width) >= width == len(row_span(gradient, tolerance=_SINGLE)):
+        return None
     clear = len(basis) < min(gradient.shape) if places is None else len(basis) <= places
     whole = clear and len(basis) < min(gradient.shape)
-    if len(basis[:places]) == gradient.shape[1]:
+    if len(basis[:places]) == width:
         return None
     if whole:
-        tolerance = min(tolerance, max(_OUTSIDE, _TURNED * turned))
+        limit = max(tolerance, BLURRED) if alike and len(basis) == places else tolerance
+        tolerance = min(limit, max(_OUTSIDE, TURNED * turned))
     return SpanCheck(reader, basis[:places], tolerance, clear, whole)
 
 

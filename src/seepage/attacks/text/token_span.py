@@ -20,16 +20,22 @@ from seepage.attacks.text.readers import (
     list_readers,
     list_weights,
     run_reader,
-    stack_gradients,
+    stack_alike,
 )
-from seepage.attacks.text.span_check import SpanCheck, find_span, measure_tokens
+from seepage.attacks.text.span_check import (
+    BLURRED,
+    TURNED,
+    SpanCheck,
+    find_span,
+    measure_tokens,
+)
 from seepage.attacks.text.token_table import UNKNOWN, begin_reading, require_texts
 from seepage.clients import Gradient
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
 from seepage.core.errors import NotApplicable, require_positive, require_within
 from seepage.domains import Tokens
-from seepage.numerics.row_span import row_span, share_outside
+from seepage.numerics.row_span import row_span, share_outside, split_span
 from seepage.probing.heads import classifier_head
 
 # The upper quartile of a normal variable, in standard deviations.
@@ -38,7 +44,7 @@ _QUARTILE = 0.6745
 _TINY = 1e-6
 # Singular values below this share of the largest are rounding.
 _RANK = 1e-6
-# Vectors with less than this share outside a span made it.
+# Vectors with less than this share outside a span made it, unless rounding turned the span.
 _SPANNED = 1e-2
 # Simulated batches that tell chance, at least and at most.
 _FEWEST, _MOST = 8, 64
@@ -74,15 +80,16 @@ def list_token_readers(task: Task) -> tuple[Reader, ...]:
     probe = Gradient()(task, seen.text[None], task.blank_labels(1))
     found, silent = [], ""
     for reader in seen.readers:
-        gradient = stack_gradients(task, reader.layers, probe)
+        gradient = stack_alike(task, reader.layers, probe)
         if reader.sees != "token":
             continue
         if not bool(gradient.any()):
             silent = silent or reader.layers[0]
             continue
-        basis = row_span(gradient, tolerance=_RANK)
+        basis, turned = split_span(gradient, tolerance=_RANK, most=len(reader.read))
+        limit = max(_SPANNED, min(BLURRED, TURNED * turned))
         # The last token has no gradient where it is only predicted.
-        spanned = bool((share_outside(basis, reader.read[:-1]) < _SPANNED).all())
+        spanned = bool((share_outside(basis, reader.read[:-1]) < limit).all())
         # A span of everything that could be read tells nothing, however short the batch is.
         if len(basis) < gradient.shape[1] and (spanned or len(basis) == len(gradient)):
             found.append(reader.layers)
@@ -164,6 +171,7 @@ class _TokenSpan:
                 places=None if size is None else size * domain.length,
                 rank_tolerance=self.rank_tolerance,
                 tolerance=self.tolerance,
+                alike=True,
             )
             if span is not None:
                 yield span
