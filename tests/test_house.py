@@ -13,7 +13,7 @@ PACKAGE = Path(seepage.__file__).parent
 # Targets that are not reached, with what was measured last; a feature raises them by what it needs.
 REACHED = {
     "files": 312,
-    "lines": 67_400,
+    "lines": 67_800,
     "public names": 1_220,
     "single-user modules": 38,
 }

@@ -39,6 +39,7 @@ from seepage.core.errors import (
     summarise_error,
 )
 from seepage.core.grouping import group_by
+from seepage.core.progress import time_left
 from seepage.core.task import describe_inputs
 from seepage.exposure.vet import vet
 from seepage.threats.threat import sort_labels
@@ -187,6 +188,7 @@ def _adversary_key(case: Case) -> Rng:
 
 def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
     key = Rng(case.seed).fork("baseline")
+    cut = guess.trace.steps > 0 and time_left() <= 0
     # Scored on the CPU, in the units and range of the data set.
     moved = _move_to_cpu(guess)
     scored = case.target.score_guess(moved, metrics=case.metrics, rng=key)
@@ -206,7 +208,7 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         "seconds": trace.seconds,
         "device": trace.device,
     }
-    if trace.race is not None and trace.race.cut:
+    if cut or (trace.race is not None and trace.race.cut):
         effort["cut"] = 1
     if trace.simulates:
         effort["simulates"] = 1

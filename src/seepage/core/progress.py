@@ -7,29 +7,67 @@ Example:
     ...     report(1, 2, 0.5)
     1 of 2 0.5
 
+Long work also has a limit of time, and asks how much is left:
+
+    >>> with limited(0.0):
+    ...     time_left() <= 0
+    True
+
 Work of several runs, such as restarts one after the other, counts as one with `spanning`.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from seepage.core.errors import NotApplicable
+
 Listener = Callable[[int, int, float], None]
 
 _listener: ContextVar[Listener | None] = ContextVar("seepage_progress", default=None)
 _stage: ContextVar[str] = ContextVar("seepage_stage", default="")
+_ends: ContextVar[float] = ContextVar("seepage_ends", default=math.inf)
 _spanned: ContextVar[bool] = ContextVar("seepage_spanned", default=False)
 
 
 def report(step: int, total: int, objective: float) -> None:
-    """Say that `step` of `total` steps are done, at this objective."""
+    """Say that `step` of `total` steps are done, at this objective.
+
+    Raises:
+        NotApplicable: The time is over; work that has something to show ends before it reports.
+    """
+    if time_left() <= 0:
+        raise NotApplicable("it takes longer than the time it is given; give more seconds")
     listener = _listener.get()
     if listener is not None:
         listener(step, total, objective)
+
+
+def time_left() -> float:
+    """Seconds until the time is over; infinite without a limit."""
+    return _ends.get() - time.perf_counter() if _ends.get() < math.inf else math.inf
+
+
+@contextmanager
+def limited(seconds: float | None) -> Iterator[None]:
+    """Let work inside end after so many seconds, or when the time outside is over.
+
+    Example:
+        >>> with limited(60.0), limited(600.0):
+        ...     50 < time_left() <= 60
+        True
+    """
+    ends = math.inf if seconds is None else time.perf_counter() + seconds
+    token = _ends.set(min(_ends.get(), ends))
+    try:
+        yield
+    finally:
+        _ends.reset(token)
 
 
 def has_listener() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -24,7 +25,7 @@ from seepage.core.errors import (
     line_to_store,
 )
 from seepage.core.plugins import Catalogue
-from seepage.core.progress import Pace, listen, measure_pace, spanning, staged
+from seepage.core.progress import Pace, limited, listen, measure_pace, spanning, staged, time_left
 from seepage.core.protocols import attack_many, attack_one
 from seepage.core.reconstruction import Race
 from seepage.core.rng import require_key
@@ -42,6 +43,8 @@ _MADE_UP = 64
 _UNLIKE = 0.5
 # The share of the time that is planned.
 _PLANNED = 0.95
+# The share of what is left that a rehearsal may take; about half of it is planned.
+_REHEARSED = 0.6
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,8 @@ class Auto:
     ) -> list[Reconstruction | SeepageError]:
         """Attack several updates; the searches run side by side."""
         require_key(*rngs)
-        with spanning(self.effort.steps * len(observations)):
+        seconds = None if self.seconds is None else self.seconds * len(observations)
+        with limited(seconds), spanning(self.effort.steps * len(observations)):
             return self._attack_all(observations, rngs)
 
     def _attack_all(
@@ -140,6 +144,9 @@ class Auto:
         for option in found.chosen:
             if option.options or not self.closed_forms:
                 continue
+            if computed and time_left() <= 0:
+                refused[option.name] = "no time was left for it"
+                continue
             try:
                 # Only steps of searches count.
                 with listen(lambda *_: None):
@@ -159,18 +166,25 @@ class Auto:
 
     def _fit(self, seen: Observation, searches: Sequence[Contender]) -> Effort:
         """The effort, cut to what fits into the time."""
-        if self.seconds is None:
+        seconds = min(time_left(), math.inf if self.seconds is None else self.seconds)
+        if seconds <= 0:
+            return replace(self.effort, steps=1)
+        if seconds == math.inf:
             return self.effort
         pace = _measure_pace(seen, searches[0], min(self.effort.steps, _LONGEST))
         if pace is None:
             return self.effort
-        return self.effort.fit(pace, _PLANNED * self.seconds, seen.batch_size or 1)
+        return self.effort.fit(pace, _PLANNED * seconds, seen.batch_size or 1)
 
     def _fit_search(self, chosen: Chosen, planned: int, rehearsed: int) -> int:
         """Steps for the update: all that are left, or as many as the time still allows."""
+        if planned == 1 and 0 < time_left() < math.inf:
+            # Too slow to be timed: what is left of the time ends it.
+            return self.effort.steps
         if self.seconds is None or not chosen.each:
             return max(1, planned - rehearsed)
         left = max(_PLANNED * self.seconds - chosen.spent, self.seconds / 4)
+        left = max(0.0, min(left, _PLANNED * time_left()))
         return max(1, min(self.effort.steps - rehearsed, int(left / chosen.each)))
 
     def _choose(self, seen: Observation, contenders: Sequence[Contender], effort: Effort) -> Chosen:
@@ -178,11 +192,14 @@ class Auto:
         rungs, steps = effort.plan(seen.batch_size or 1)
         note = f"{effort.steps} steps are too few to rehearse"
         try:
-            if rungs:
+            if rungs and (left := time_left()) > 0:
                 public = self.public or make_up(
                     seen.task.domain, _MADE_UP, rng=Rng(0).fork("made up")
                 )
-                return rehearse(seen, contenders, public, rungs, chosen=effort.chosen, steps=steps)
+                with limited(_REHEARSED * left):
+                    return rehearse(
+                        seen, contenders, public, rungs, chosen=effort.chosen, steps=steps
+                    )
         except SeepageError as error:
             note = f"nothing could be rehearsed: {line_to_store(error)}"
         first = next(number for number, one in enumerate(contenders) if one.searches)
@@ -244,6 +261,10 @@ class _Searched:
             if best is not solved and (whole := keep_sure(best, solved)) is not None:
                 chosen = dict.fromkeys((name, *race.chosen))
                 best, race = whole, replace(race, chosen=tuple(chosen))
+        if time_left() <= 0 and not race.cut:
+            note = f"was out of time after {best.trace.steps} of {self.steps} steps"
+            note = "; ".join(filter(None, (note, race.note)))
+            race = replace(race, cut=True, note=note)
         return replace(best, trace=replace(best.trace, race=race))
 
 
@@ -333,14 +354,18 @@ def _measure_pace(seen: Observation, contender: Contender, steps: int) -> Pace |
     """How fast a search is, or None if it fails: the run itself will fail as well, and say why."""
     client = seen.simulate.client or seen.simulate
     held = _measured(digest(seen.task.digest, stable_repr((client, Threat.of(seen), contender))))
-    if not held:
-        try:
+    if held:
+        return held[0]
+    pace = None
+    with limited(time_left() / 2):
+        with suppress(Exception):
             contender.build(1)(seen, rng=Rng(0).fork("warm"))
             search = contender.build(steps)
-            held.append(measure_pace(lambda: search(seen, rng=Rng(0).fork("trial"))))
-        except Exception:  # noqa: BLE001
-            held.append(None)
-    return held[0]
+            pace = measure_pace(lambda: search(seen, rng=Rng(0).fork("trial")))
+        if pace is None and time_left() <= 0:
+            return Pace(0.0, math.inf, steps)
+    held.append(pace)
+    return pace
 
 
 def auto(

@@ -18,7 +18,7 @@ from seepage.core import Observation, Reconstruction
 from seepage.core.checkpoint import checkpoints
 from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import MissingKnowledge, SeepageError, line_to_store
-from seepage.core.progress import staged
+from seepage.core.progress import staged, time_left
 from seepage.core.reconstruction import Forecast, Race, Trial
 from seepage.rehearsal.combine import combine
 from seepage.rehearsal.simulated_clients import Rehearsal, is_lost_in_noise
@@ -118,6 +118,11 @@ def rehearse(
         stored = _run(
             rehearsal, contenders, rungs, chosen=chosen, steps=steps, made_up=public.made_up
         )
+        if time_left() <= 0:
+            note = "; ".join(
+                filter(None, ("was rehearsed for as long as there was time", stored.race.note))
+            )
+            return replace(stored, race=replace(stored.race, cut=True, note=note))
         _store(name, stored)
     return stored
 
@@ -143,9 +148,11 @@ def _run(
 ) -> Chosen:
     log, metric = _Log(rehearsal), rehearsal.metric.name
     able = _run_rounds(log, contenders, rungs, steps)[:chosen]
+    # Fewer rounds if time is over.
+    rungs = rungs[: len(log.seconds)]
     team = _choose_team(rehearsal, able, log.guesses, log.trials, _doublings(steps, rungs[-1]))
     began = time.perf_counter()
-    if len(rungs) > 1 and len(team.members) == 1:
+    if len(rungs) > 1 and len(team.members) == 1 and time_left() > 0:
         team = _try_several_starts(rehearsal, team, rungs[-1], log.guesses, log.trials, steps)
     starting = time.perf_counter() - began
     gain = max(0.0, _measure_gain(str(team.members[0]), log.trials))
@@ -181,13 +188,17 @@ def _run_rounds(
     left = [contender for contender in contenders if contender.searches]
     latest: dict[Contender, Trial] = {}
     for before, rung in zip((None, *rungs), rungs, strict=False):
+        if before is not None and time_left() <= 0:
+            break
         # Closed forms take no steps, so they go on as they were while the people are the same.
         if before is None or rung.batches != before.batches:
             still = replace(rung, steps=0)
             latest = {one: _try(rehearsal, one, still, log.guesses) for one in computed}
         latest = {one: latest[one] for one in computed}
         log.seconds.append({})
-        for contender in left[: rung.contenders]:
+        for place, contender in enumerate(left[: rung.contenders]):
+            if place and time_left() <= 0:
+                break
             began = time.perf_counter()
             latest[contender] = _try(rehearsal, contender, rung, log.guesses)
             log.seconds[-1][contender] = time.perf_counter() - began

@@ -17,7 +17,7 @@ from seepage.core import Observation, Rng
 from seepage.core.checkpoint import checkpoints
 from seepage.core.device import Precision, plain_convolutions, precision, tuning
 from seepage.core.errors import InvalidValue, require_at_least
-from seepage.core.progress import spanning
+from seepage.core.progress import spanning, time_left
 from seepage.search.fast.case_simulation import (
     Bfloat16Simulation,
     case_simulation,
@@ -171,12 +171,14 @@ def _outcome_of(parts: list[State], seconds: float) -> SearchOutcome:
     lowest = torch.cat([part.lowest for part in parts])
     winner = int(lowest.argmin())
     values = torch.cat([part.values for part in parts], dim=1)
+    # One that ran out of time has no values of the steps that it did not take.
+    taken = [int(part.step) for part in parts for _ in part.points][winner]
     points = torch.cat([part.best for part in parts])
     return SearchOutcome(
         point=points[winner],
         points=points,
         value=float(lowest[winner]),
-        values=tuple(values[:, winner].tolist()),
+        values=tuple(values[:taken, winner].tolist()),
         finals=tuple(lowest.tolist()),
         diverged=sum(int(part.diverged.sum()) for part in parts),
         seconds=seconds,
@@ -242,6 +244,8 @@ class Engine:
                     continue
                 for index, case in enumerate(chunk.cases):
                     results[case].append(_part_of(state, index, len(chunk.cases)))
+                if time_left() <= 0 and all(results):
+                    break
         seconds = (time.perf_counter() - began) / len(jobs)
         return [_outcome_of(parts, seconds) for parts in results]
 

@@ -13,7 +13,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from seepage.core.checkpoint import checkpoints
-from seepage.core.progress import report
+from seepage.core.errors import NotApplicable
+from seepage.core.progress import report, time_left
 from seepage.numerics.schedules import Schedule
 from seepage.search.fast.captured_step import compile_step, first_line, trace_step
 from seepage.search.optimisers import Moment, Optimiser
@@ -104,7 +105,7 @@ class Runner:
     _graph: torch.cuda.CUDAGraph | None = field(init=False, default=None, repr=False)
 
     def run(self, points: Tensor, *, name: str = "") -> State:
-        """Take all steps.
+        """Take all steps, or as many as there is time for, at least one.
 
         Args:
             points: The starts of the rows, `(R, D)`.
@@ -131,9 +132,13 @@ class Runner:
                     state = self._compile(state)
             if self.smooth_every and (step + 1) % self.smooth_every == 0 and step + 1 < self.steps:
                 state.points.copy_(self.smooth(state.points))
+            if first < step < self.steps and time_left() <= 0:
+                return state
             is_slow = time.monotonic() - told >= _SECONDS_PER_REPORT
             if is_slow or step % REPORT_EVERY == 0 or step == self.steps:
-                report(step, self.steps, float(state.lowest.min()))
+                # Out of time it has a result all the same.
+                with suppress(NotApplicable):
+                    report(step, self.steps, float(state.lowest.min()))
                 told = time.monotonic()
             if saved and (step + 1) % saved.every == 0 and step < self.steps:
                 saved.save(name, state.tensors())

@@ -19,6 +19,7 @@ from seepage.core.batch import class_numbers
 from seepage.core.device import upcast
 from seepage.core.draws import private_draws
 from seepage.core.errors import InvalidValue, NotApplicable, explain_errors
+from seepage.core.progress import limited
 from seepage.core.rng import require_seed
 from seepage.core.task import trains_by_batch, unwrap
 from seepage.defenses import chain
@@ -150,8 +151,11 @@ def audit_step(
             `{n: p.grad for n, p in model.named_parameters()}` after `backward()`; `defense` is
             applied to them. If not given, they are computed again.
         effort: How hard `auto` tries: "quick", "standard" or "thorough".
-        seconds: About how long it may take at most, besides closed forms. If time is too short for
-            all steps, or for a control of three people, nobody is said to be safe.
+        seconds: About how long the whole call may take at most: what prepares, rehearsals,
+            searches and controls. Once it is over, a search ends with its next step, and a closed
+            form the next time it tells its progress; a step, a decomposition and scoring are not
+            interrupted. If time is too short for all steps, or for a control of three people,
+            nobody is said to be safe.
         steps: Number of all steps of `auto`, instead of that of the effort; or the steps of each
             search that `attacks` names.
         seed: Of all randomness, between -2**63 and 2**63.
@@ -186,7 +190,7 @@ def audit_step(
         remove_backward_hooks(own)
     unmoved = freeze_unmoved(own, model, optimizer)
     autocast = read_autocast(model)
-    with leave_unchanged(model), keeping_activations(), ExitStack() as stack:
+    with limited(seconds), leave_unchanged(model), keeping_activations(), ExitStack() as stack:
         with private_draws() as draws:
             inputs, targets = check_batch(*read_batch(batch))
             padding = None
@@ -261,7 +265,6 @@ def audit_step(
             listed,
             found,
             canaries=people.canaries,
-            seconds=seconds,
             notes=tuple(note for note in notes if note),
             promise="" if privacy is None else privacy.account,
             real=real,

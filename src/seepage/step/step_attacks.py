@@ -15,7 +15,7 @@ from seepage.attacks.labels.infer_labels import InferLabels
 from seepage.core import Attack, Domain, Observation, Reconstruction, Rng
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
-from seepage.core.progress import measure_pace
+from seepage.core.progress import limited, measure_pace, time_left
 from seepage.core.rng import require_key
 from seepage.domains.box import Box, Image, Signal, Vector
 from seepage.rehearsal import ALL_ATTACKS, EFFORTS, PublicData, auto
@@ -247,10 +247,13 @@ class FindRange:
             proved = self.attack.prove(_narrow(observation, self.ranges[0]), rng=rng)
             if proved is not None:
                 return proved
-        steps = self._fit(observation)
         lowest: dict[tuple[float, float], float] = {}
+        with limited(self.seconds):
+            steps = self._fit(observation)
         for bounds in self.ranges:
-            with suppress(SeepageError):
+            if time_left() <= 0:
+                break
+            with suppress(SeepageError), limited(self.seconds):
                 found = _probe(steps)(_narrow(observation, bounds), rng=rng.fork("range"))
                 lowest[bounds] = min(found.trace.finals, default=math.inf)
         best = min(lowest, key=lambda bounds: lowest[bounds], default=self.ranges[0])

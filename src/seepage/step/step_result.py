@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -183,7 +182,6 @@ def run_attacks(
     found: Applicability,
     *,
     canaries: Sequence[Target],
-    seconds: float,
     notes: tuple[str, ...],
     promise: str,
     real: RealStep,
@@ -195,8 +193,7 @@ def run_attacks(
         listed: What to run.
         found: Which attacks apply, and why the others do not.
         canaries: Batches of people who are attacked without the defense as a control: the first
-            always, the others if they decide whether somebody is said to be safe.
-        seconds: Time after which no further canaries are attacked.
+            while there is time, the others if they decide whether somebody is said to be safe.
         notes: What was assumed.
         promise: What differential privacy promises; empty where it does not.
         real: How the audited gradient compares with that of the training loop.
@@ -205,15 +202,18 @@ def run_attacks(
     outcomes: list[Outcome] = []
     controls: list[tuple[Case, Outcome]] = []
     refused = dict(found.refused)
-    started = time.monotonic()
     for one in listed:
+        if cases and progress.time_left() <= 0:
+            refused[one.name.name] = "no time was left for it; give more seconds"
+            continue
         attempt, tried = case(one), list[tuple[Case, Outcome]]()
         with _show_progress(one.name.name), _collect_warnings() as said:
             outcome = run_case(attempt)
             for number, batch in enumerate(canaries):
-                late = time.monotonic() - started > seconds
                 ended = _proven(outcome.record) or outcome.record.error is not None
-                if ended or (number and (late or not _clears(outcome, tried))):
+                # The control of what is computed at once takes no time.
+                late = progress.time_left() <= 0 and (number or outcome.record.effort.get("steps"))
+                if ended or late or (number and not _clears(outcome, tried)):
                     break
                 tried += _run_control(attempt, batch)
             controls += tried
@@ -224,6 +224,8 @@ def run_attacks(
         if race is None:
             # Those of `auto` are mostly about its rehearsal.
             notes = (*notes, *(f"{one.name.name}: {sentence}" for sentence in dict.fromkeys(said)))
+            if outcome.record.effort.get("cut"):
+                notes = (*notes, f"{one.name.name} was out of time; {_MORE}")
         elif race.cut:
             notes = (*notes, f"{one.name.name} {race.note}; {_MORE}")
         if real.foreign:

@@ -1,0 +1,112 @@
+"""One limit of time over a whole audit, on a clock that moves when it is read."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+import seepage as sp
+from seepage.core import progress
+from seepage.core.errors import NotApplicable
+from seepage.core.progress import limited, report, time_left
+
+TICK = 0.01
+# Whatever begins after the end takes a step, and reads the clock a few times.
+LATE = 60 * TICK
+
+
+class Clock:
+    """Stands still between readings, so that time is the number of steps, on any machine."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += TICK
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=made))
+    return made
+
+
+def network():
+    layers = nn.Conv2d(1, 4, 3, padding=1), nn.Sigmoid(), nn.Conv2d(4, 4, 3, padding=1)
+    return nn.Sequential(*layers, nn.Sigmoid(), nn.Flatten(), nn.Linear(144, 4))
+
+
+def audit(people=2, **options):
+    drawn = torch.rand(60, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    batch = drawn[:people], torch.arange(people)
+    options = {"others": drawn[people:], "domain": (0, 1), **options}
+    return sp.audit_step(network(), nn.CrossEntropyLoss(), batch, **options)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.0, 8.0])
+def test_rehearsals_searches_and_controls_end_with_the_time_of_the_whole_call(clock, seconds):
+    result = audit(seconds=seconds)
+    assert clock.now <= seconds + LATE
+    [record] = result.records
+    assert record.effort["cut"] == 1
+    assert record.effort["steps"] >= 1
+    assert not any(attempt.conclusive for attempt in result.people.values())
+    assert any("give more seconds" in note for note in result.notes)
+    assert time_left() == torch.inf
+
+
+def test_ranges_that_nobody_declared_are_looked_for_in_the_same_time(clock):
+    audit(seconds=2.0, domain=None, others=None)
+    assert clock.now <= 2.0 + LATE
+
+
+def test_searches_that_are_named_end_too_and_those_after_them_are_not_begun(clock):
+    search = sp.attacks.inverting_gradients
+    wanted = [search(steps=10_000), search(steps=9_000, restarts=3)]
+    result = audit(seconds=2.0, attacks=wanted, threat=sp.Threat(knows_labels=True))
+    assert clock.now <= 2.0 + LATE
+    [record] = result.records
+    assert record.effort["cut"] == 1
+    assert 1 <= record.effort["steps"] < 10_000
+    assert any("no time was left" in reason for reason in result.refused.values())
+
+
+def test_a_search_that_has_time_takes_all_its_steps(clock):
+    search = sp.attacks.inverting_gradients(steps=30, restarts=2)
+    result = audit(seconds=600.0, attacks=[search], threat=sp.Threat(knows_labels=True))
+    [record] = result.records
+    assert (record.effort["steps"], record.effort["restarts"]) == (30, 2)
+    assert "cut" not in record.effort
+
+
+def test_a_race_that_time_cut_short_is_not_taken_for_one_that_was_run(clock):
+    seen = observe()
+    whole = sp.auto(budget=600)
+    with limited(1.0):
+        short = whole(seen, rng=sp.rng(1)).trace.race
+    long = whole(seen, rng=sp.rng(1)).trace.race
+    assert short.cut
+    assert not long.cut
+    assert sum(t.steps for t in long.trials) > sum(t.steps for t in short.trials)
+
+
+def observe():
+    task = sp.Task(network(), nn.CrossEntropyLoss(), sp.domains.Image((1, 6, 6)))
+    batch = sp.Batch(torch.rand(2, 1, 6, 6), torch.tensor([2, 3]))
+    return sp.Threat().observe(sp.Client(sp.Gradient()), task, batch, rng=sp.rng(0))
+
+
+def test_the_nearest_limit_counts_and_work_that_reports_after_it_ends(clock):
+    with limited(5.0):
+        with limited(50.0):
+            assert time_left() <= 5.0
+        with limited(None):
+            assert time_left() <= 5.0
+        report(1, 2, 0.0)
+        clock.now += 5.0
+        with pytest.raises(NotApplicable, match="give more seconds"):
+            report(2, 2, 0.0)
+    report(2, 2, 0.0)
