@@ -222,8 +222,8 @@ def _list_searches(seen: Observation) -> Iterator[Contender]:
     elif one_person:
         yield Contender(search, falling)
         yield Contender("teacher_forced", {**forced, "step_size": 0.2})
-        # With batch normalisation this brought back 3 to 5 dB more. It races behind a defense too:
-        # nobody should leak more there for want of it here.
+        # With batch normalisation this brings back more. It races behind a defense too, so that
+        # nobody leaks more there for want of it here.
         yield strong
         yield Contender(search, {**falling, "layerwise": 2.5})
         yield Contender(search, {"tv": _WEAK, "layerwise": 2.5, **_LONG_STEPS})
