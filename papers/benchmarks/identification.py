@@ -37,9 +37,9 @@ from seepage.core import Batch, Rng
 from seepage.data.dataset import Dataset, find_data
 from seepage.data.npz_files import read_arrays
 from seepage.domains.box import Image
+from seepage.domains.picture_views import warp
 from seepage.scoring.gallery import FEWEST, STRANGERS, Gallery, identify
 from seepage.scoring.identification import is_identified
-from seepage.scoring.picture_views import warp
 
 # The longest first, so that no processor waits for the last one.
 SETS = (

@@ -17,12 +17,13 @@ from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.core.progress import listen, stage
 from seepage.core.reconstruction import Forecast, Race, Trace, Trial
+from seepage.core.scale import DECIBELS, share_of
 from seepage.domains.box import Image
+from seepage.domains.made_up import _SHAPES
 from seepage.rehearsal import ALL_ATTACKS, EFFORTS, Auto, Effort, auto_attack, make_up, rehearse
 from seepage.rehearsal.combine import MeanOfStarts, combine, keep_sure
 from seepage.rehearsal.effort_plan import Rung
 from seepage.rehearsal.portfolio import Contender, list_contenders
-from seepage.rehearsal.public_data import _SHAPES
 from seepage.rehearsal.simulated_clients import Rehearsal, is_lost_in_noise, simulate_client
 from seepage.search.runner import Runner
 from seepage.testing import check_attack
@@ -164,7 +165,7 @@ def test_rehearsals_are_stored_and_found_again(photos, task, public, tmp_path, m
 
 def test_a_race_survives_json():
     trials = Trial("a", 20, (10.0, 12.0)), Trial("b", 20, error="no")
-    race = Race("psnr", trials, ("a",), forecast=Forecast.of((10.0, 12.0), "psnr"), rising=True)
+    race = Race("psnr", trials, ("a",), forecast=Forecast.of((10.0, 12.0), DECIBELS), rising=True)
     assert Race.from_plain(json.loads(json.dumps(asdict(race)))) == race
 
 
@@ -382,7 +383,7 @@ def test_a_search_that_whitens_wins_unless_it_is_clearly_behind(behind, ahead):
     plain, whitened = (Contender("inverting_gradients", one) for one in options)
     latest = {plain: Trial(str(plain), 300, (12.0,))}
     latest[whitened] = Trial(str(whitened), 300, (12.0 - behind,))
-    expected = rehearse._expect_scores(latest, (), "psnr", more=0.5)
+    expected = rehearse._expect_scores(latest, (), DECIBELS, more=0.5)
     assert (expected[whitened] > expected[plain]) is ahead
 
 
@@ -574,18 +575,21 @@ def test_forecasts_cover_nine_in_ten(rehearsed, mean, spread):
     kept = []
     for trial in range(400):
         drawn = mean + spread * sp.rng(trial).normal((rehearsed + 1,))
-        forecast = Forecast.of(drawn[:rehearsed].tolist(), "psnr")
+        forecast = Forecast.of(drawn[:rehearsed].tolist(), DECIBELS)
         kept.append(forecast.covers(float(drawn[-1])))
     assert 0.85 < sum(kept) / len(kept) < 0.99
 
 
 def test_a_forecast_of_what_is_right_up_to_rounding_has_no_upper_end():
-    sure, shares = Forecast.of((60.0, 60.0), "psnr"), Forecast.of((0.9, 1.0), "feature_accuracy")
+    sure, shares = (
+        Forecast.of((60.0, 60.0), DECIBELS),
+        Forecast.of((0.9, 1.0), share_of("columns", telling=0.8)),
+    )
     assert sure.covers(152.8)
     assert not sure.covers(40.0)
     assert shares.covers(1.0)
     assert (sure.is_open, shares.is_open) == (True, False)
-    assert not Forecast.of((20.0,), "psnr").covers(60.0)
+    assert not Forecast.of((20.0,), DECIBELS).covers(60.0)
 
 
 def test_labels_are_inferred_for_many_as_for_one(photos, task):

@@ -6,7 +6,6 @@ import torch
 import seepage as sp
 from seepage.core import Batch, Rng
 from seepage.domains import Categorical, Continuous, Tabular
-from seepage.scoring.entrywise import Exactness
 from seepage.scoring.gallery import Gallery, identify
 
 COUNT = 60
@@ -99,7 +98,7 @@ def test_numbers_are_exact_to_the_decimals_that_the_column_has():
     spans = torch.tensor([c.high - c.low for c in columns[:3]], dtype=torch.float64)
     vote = torch.tensor([[1.0, 0.0]]).expand(COUNT, 2)
     rows = torch.cat([((units - lows) / spans).float(), vote], 1)
-    rule = Exactness(rows, table)
+    rule = table.exactness(rows)
 
     def is_exact(**off):
         guess = units[0] + torch.tensor([off.get(c.name, 0.0) for c in columns[:3]])

@@ -10,6 +10,7 @@ from scipy import stats
 import seepage as sp
 from seepage.core import Batch, Rng
 from seepage.core.errors import InvalidValue
+from seepage.domains.picture_views import warp
 from seepage.scoring import gallery
 from seepage.scoring.gallery import FEWEST, Gallery, identify
 from seepage.scoring.identification import (
@@ -18,7 +19,6 @@ from seepage.scoring.identification import (
     extrapolate,
     is_identified,
 )
-from seepage.scoring.picture_views import warp
 
 COUNT = 60
 

@@ -7,8 +7,8 @@ import torch
 
 import seepage as sp
 from seepage.core import Rng
-from seepage.scoring.picture_views import warp
-from seepage.scoring.similarity import Similarity
+from seepage.domains import domain_of
+from seepage.domains.picture_views import warp
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def pictures():
 
 
 def test_pictures_are_alike_themselves_and_nothing_is_more_alike(pictures):
-    measures = Similarity(pictures)
+    measures = domain_of(pictures).likeness(pictures)
     table = measures.compare(measures.show(pictures[:2]), measures.embed(pictures[:4]))
     assert torch.allclose(table["pixels"].diagonal(), torch.ones(2), atol=1e-4)
     assert all((values <= 1 + 1e-4).all() for values in table.values())
@@ -35,7 +35,7 @@ def test_pictures_are_alike_themselves_and_nothing_is_more_alike(pictures):
     ids=repr,
 )
 def test_a_view_undoes_a_turn_a_crop_and_a_zoom(pictures, change):
-    measures, guess = Similarity(pictures), warp(pictures[:1], **change)
+    measures, guess = domain_of(pictures).likeness(pictures), warp(pictures[:1], **change)
     shown, known = measures.show(guess), measures.embed(pictures)
     plain, best = (measures.compare(views, known)["pixels"][0] for views in (shown[:1], shown))
     assert best[0] > plain[0] + 0.05
@@ -46,7 +46,7 @@ def test_a_view_undoes_a_turn_a_crop_and_a_zoom(pictures, change):
 def test_words_are_compared_as_a_plain_count_has_it():
     lines = sp.data.load("hamlet")
     public, guess = lines.inputs[:300], lines.inputs[[3, 7]]
-    table = Similarity(public, lines.domain)
+    table = lines.domain.likeness(public)
     found = table.compare(table.show(guess), table.embed(public[:5]))["words"]
 
     def weigh(words):

@@ -27,8 +27,9 @@ from seepage.bounds.dp_limits import read_guaranteed_noise
 from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
 from seepage.core.checkpoint import until_done
 from seepage.core.construct import Component
-from seepage.core.device import upcast
+from seepage.core.device import cast, upcast
 from seepage.core.digest import digest
+from seepage.core.domain import describe_inputs
 from seepage.core.errors import (
     InvalidValue,
     MissingKnowledge,
@@ -40,7 +41,6 @@ from seepage.core.errors import (
 )
 from seepage.core.grouping import group_by
 from seepage.core.progress import time_left
-from seepage.core.task import describe_inputs
 from seepage.exposure.vet import vet
 from seepage.threats.threat import sort_labels
 
@@ -216,7 +216,7 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         effort["misled"] = 1
     if not _is_simulated(case, seen, guess):
         effort["unsimulated"] = 1
-    if sure := _count_sure(guess):
+    if sure := _count_sure(seen, guess):
         effort["sure"] = sure
     if noise := _find_guaranteed_noise(case, seen):
         effort["guaranteed_noise"] = noise
@@ -260,9 +260,9 @@ def _find_guaranteed_noise(case: Case, seen: Observation) -> float:
     return read_guaranteed_noise(case.client, min(map(len, parts)))
 
 
-def _count_sure(guess: Reconstruction) -> int:
+def _count_sure(seen: Observation, guess: Reconstruction) -> int:
     """How many inputs the equations of one layer determine, by the attack's own account."""
-    if guess.confidence is None or not guess.inputs.is_floating_point():
+    if guess.confidence is None or seen.task.domain.discrete:
         return 0
     return int((guess.confidence >= 1).flatten(1).all(1).sum())
 
@@ -280,9 +280,7 @@ def _is_misled(case: Case, seen: Observation, guess: Reconstruction) -> bool:
     if not own or case.target.batch is None or labels is None:
         return False
     truth = case.private
-    # Words that a closed form does not know are -1, which no network reads.
-    whole = guess.inputs.is_floating_point() or not bool((guess.inputs < 0).any())
-    fits = whole and len(guess.inputs) == len(labels)
+    fits = seen.task.domain.is_known(guess.inputs) and len(guess.inputs) == len(labels)
     left = _find_unexplained(seen, guess.inputs, labels) if fits else 1.0
     return left > LEFT and left > FAR * _find_unexplained(seen, truth.inputs, truth.labels)
 
@@ -297,9 +295,7 @@ def _is_simulated(case: Case, seen: Observation, guess: Reconstruction) -> bool:
     inputs, labels = guess.inputs, guess.labels
     if case.target.batch is not None:
         inputs, labels = upcast(case.private.inputs), upcast(case.private.labels)
-    # Words that a closed form does not know are -1, which no network reads.
-    whole = inputs.is_floating_point() or not bool((inputs < 0).any())
-    if labels is None or len(labels) != len(inputs) or not whole:
+    if labels is None or len(labels) != len(inputs) or not seen.task.domain.is_known(inputs):
         return False
     return case.client.prepares_as_told(seen.task, inputs, labels, rng=Rng(case.seed))
 
@@ -346,8 +342,7 @@ def _certify(seen: Observation, guess: Reconstruction) -> Certificate | None:
 
 def _move_to_cpu(guess: Reconstruction) -> Reconstruction:
     labels = None if guess.labels is None else guess.labels.cpu()
-    inputs = guess.inputs.cpu()
-    return Reconstruction(inputs.float() if inputs.is_floating_point() else inputs, labels)
+    return Reconstruction(cast(guess.inputs, torch.empty(0)), labels)
 
 
 def announce_nothing(case: AnyCase) -> None:

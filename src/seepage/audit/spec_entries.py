@@ -23,6 +23,7 @@ from seepage.audit.targets import Target, select_targets
 from seepage.bounds import BOUNDS, Bound
 from seepage.clients import LOCALS
 from seepage.core import ActiveAttack, Attack, Domain, LocalComputation, Protection, Task, errors
+from seepage.core.batch import are_numbers
 from seepage.core.construct import Component, construct, write_call
 from seepage.core.errors import InvalidValue, UnknownName, error_path
 from seepage.core.loss import LOSSES
@@ -158,7 +159,7 @@ def read_model(table: Table, dataset: Dataset | CapturedData) -> Task:
         fitted["classes"] = dataset.classes
     loss = options.pop("loss", None)
     shape = tuple(dataset.labels.shape[1:]) if isinstance(dataset, Dataset) else ()
-    numbers = isinstance(dataset, Dataset) and dataset.labels.is_floating_point()
+    numbers = isinstance(dataset, Dataset) and are_numbers(dataset.labels)
     if dataset.classes == 0 or (numbers and isinstance(loss, str) and is_path(loss)):
         # What the network returns has another size than the targets.
         del fitted["classes"]

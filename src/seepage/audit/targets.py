@@ -28,10 +28,10 @@ from seepage.core import (
     Rng,
     Task,
 )
-from seepage.core.batch import class_numbers
+from seepage.core.batch import are_numbers, class_numbers
 from seepage.core.digest import digest
+from seepage.core.domain import describe_inputs
 from seepage.core.errors import InvalidValue, require_at_least
-from seepage.core.task import describe_inputs
 from seepage.data.dataset import Dataset
 from seepage.defenses.chain import chain
 from seepage.domains.tabular import Tabular
@@ -308,7 +308,7 @@ class Target:
     def label_chance(self) -> float | None:
         """How often a guess of the most frequent label would be right; None if not known."""
         labels = None if self.everybody is None else self.everybody.labels
-        if labels is None or labels.is_floating_point():
+        if labels is None or are_numbers(labels):
             return None
         return float(torch.bincount(labels).max()) / len(labels)
 

@@ -22,6 +22,7 @@ from seepage.bounds.information import Channel, channel, require_gaussian
 from seepage.bounds.inverse_trace import half_width
 from seepage.clients.client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
+from seepage.core.batch import are_numbers
 from seepage.core.errors import NotApplicable, require_at_least
 from seepage.data.dataset import Dataset
 from seepage.data.load import load
@@ -67,7 +68,7 @@ class OverCandidates(LowerBound):
                 f"of shape {tuple(public.inputs.shape[1:])}; name data of the same kind"
             )
         others = public.inputs.to(private)
-        if self.same_label and not batch.labels.is_floating_point():
+        if self.same_label and not are_numbers(batch.labels):
             others = others[public.labels.to(batch.labels.device) == batch.labels[example]]
         for known in batch.inputs:
             others = others[(others - known).abs().flatten(1).amax(1) > 0]
@@ -137,7 +138,7 @@ class CandidateError(OverCandidates):
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Compute the error of the best attack on each example's candidates."""
-        require_gaussian(client, batch)
+        require_gaussian(client, task)
         seen = channel(client, task, batch, std=self.std, rng=rng.fork("client"), rounded=True)
         found = [self._attack(seen, task, batch, i, rng.fork(i)) for i in range(len(batch))]
         counts, errors, named = zip(*found, strict=True)

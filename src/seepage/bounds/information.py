@@ -13,7 +13,7 @@ from torch import Tensor
 from seepage.attacks.jacobian import Jacobian
 from seepage.clients.client import Client
 from seepage.core import Batch, Defense, Protection, Rng, Task, Update
-from seepage.core.device import precision
+from seepage.core.device import cast, precision
 from seepage.core.errors import NotApplicable
 from seepage.core.progress import report
 from seepage.defenses.chain import Chain, chain
@@ -123,7 +123,7 @@ def channel(
 Links = tuple[Defense, ...]
 
 
-def require_gaussian(client: Client, batch: Batch) -> None:
+def require_gaussian(client: Client, task: Task) -> None:
     """Require Gaussian noise and inputs of numbers.
 
     Raises:
@@ -131,7 +131,7 @@ def require_gaussian(client: Client, batch: Batch) -> None:
     """
     if any(isinstance(link, AddLaplace) for link in client.chain.update_defenses):
         raise NotApplicable("it needs Gaussian noise, but the defense adds Laplace noise")
-    if not batch.inputs.is_floating_point():
+    if task.domain.discrete:
         raise NotApplicable("it is about inputs made of numbers, and these are tokens")
 
 
@@ -323,7 +323,7 @@ def information(
         points: Batches `(K, B, ...)` to average over instead.
     """
     exact, shape = task.to(dtype=torch.float64), batch.inputs.shape
-    soft = batch.labels.double() if batch.labels.is_floating_point() else batch.labels
+    soft = cast(batch.labels, exact.reference)
 
     def signal(flat: Tensor) -> Tensor:
         return seen.signal(exact, flat.reshape(shape), soft)

@@ -84,7 +84,7 @@ class MutualInformation(LowerBound):
 
     def bound_error(self, client: Client, task: Task, batch: Batch, rng: Rng) -> BoundValue:
         """Bound the error of each example by what the update tells about it."""
-        require_gaussian(client, batch)
+        require_gaussian(client, task)
         seen = channel(client, task, batch, std=self.std, rng=rng.fork("client"), rounded=True)
         centre, half = find_intervals(batch.inputs, task.domain.bounds, self.radius)
         found, errors = list[tuple[float, float]](), list[float]()

@@ -22,7 +22,7 @@ from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue
 from seepage.core.task import Mode, Reduction, name_unwrapped
 from seepage.defenses import chain
-from seepage.domains import Image, Signal, Vector
+from seepage.domains import domain_of_shape
 from seepage.threats import Simulation
 from seepage.threats.threat import sort_labels
 from seepage.zoo.weights import COUNTER, list_misfits
@@ -114,9 +114,8 @@ class Setting:
         """The space of the inputs, or None if the shape is not known."""
         if not self.shape:
             return None
-        kinds = {3: Image, 2: Signal, 1: Vector}
         numbers = (*self.mean, *self.std, *self.bounds)
-        sizes_fit = len(self.shape) in kinds and all(map(_is_whole, self.shape))
+        sizes_fit = len(self.shape) in (1, 2, 3) and all(map(_is_whole, self.shape))
         if not sizes_fit or not all(map(_is_number, numbers)) or len(self.bounds) != 2:
             raise InvalidValue(
                 "expected a shape (C, H, W), (C, L) or (D,) with finite mean, std and bounds, got "
@@ -128,7 +127,7 @@ class Setting:
                 f"expected at most {MOST_ENTRIES} entries in all inputs together, got "
                 f"{self.batch_size or 1} of shape {self.shape!r}"
             )
-        return kinds[len(self.shape)](self.shape, self.mean, self.std, self.bounds)
+        return domain_of_shape(self.shape, self.mean, self.std, self.bounds)
 
     def plain(self) -> dict[str, Any]:
         """The setting as data that JSON can hold, without the values that are at their default."""

@@ -19,7 +19,7 @@ from seepage.cli.report_command import print_line
 from seepage.core import Domain, Task
 from seepage.core.errors import InvalidValue
 from seepage.data.load import load
-from seepage.domains import CIFAR10, Image, Signal, Tokens, Vector
+from seepage.domains import CIFAR10, Tokens, domain_of_shape
 from seepage.exposure.inspection import FirstLayerCount, Inspection, inspection
 from seepage.exposure.vet import ON_DATA, Judgement, VettingVerdict, vet
 from seepage.report.words import list_words
@@ -40,9 +40,7 @@ def _read_domain(shape: str | None) -> Domain:
     if shape is None:
         return CIFAR10
     read = read_shape(shape)
-    if len(read) == 1:
-        return Vector(read, bounds=STANDARDISED)
-    return {2: Signal, 3: Image}[len(read)](read)
+    return domain_of_shape(read, bounds=STANDARDISED if len(read) == 1 else (0.0, 1.0))
 
 
 def _require_rows_as_rows(task: Task) -> None:

@@ -1,6 +1,7 @@
 """The types that all parts share, and the protocols that attacks, defenses and metrics follow."""
 
 from seepage.core.batch import Batch
+from seepage.core.domain import Domain
 from seepage.core.loss import cross_entropy
 from seepage.core.observation import (
     Mixing,
@@ -24,7 +25,7 @@ from seepage.core.protocols import (
 )
 from seepage.core.reconstruction import Certificate, Paired, Reconstruction, Trace
 from seepage.core.rng import Rng, rng
-from seepage.core.task import Domain, Task
+from seepage.core.task import Task
 from seepage.core.update import Update
 
 __all__ = [

@@ -10,6 +10,11 @@ from torch import Tensor
 from seepage.core.errors import InvalidValue
 
 
+def are_numbers(labels: Tensor) -> bool:
+    """Whether labels are numbers, such as probabilities or values to predict, and not classes."""
+    return labels.is_floating_point()
+
+
 def class_numbers(labels: Tensor) -> Tensor | None:
     """The class of each example `(B,)`, the heaviest of probabilities; None of other targets.
 
@@ -18,9 +23,9 @@ def class_numbers(labels: Tensor) -> Tensor | None:
         tensor([1])
         >>> class_numbers(torch.tensor([36.6]))
     """
-    if labels.ndim == 1 and not labels.is_floating_point():
+    if labels.ndim == 1 and not are_numbers(labels):
         return labels
-    if labels.ndim == 2 and labels.is_floating_point() and are_probabilities(labels):
+    if labels.ndim == 2 and are_numbers(labels) and are_probabilities(labels):
         return labels.argmax(1)
     return None
 
@@ -64,12 +69,12 @@ class Batch:
                 f"expected one label per input, got {len(self.inputs)} inputs and labels of "
                 f"shape {tuple(self.labels.shape)}"
             )
-        if not self.labels.is_floating_point() and self.labels.dtype != torch.int64:
+        if not are_numbers(self.labels) and self.labels.dtype != torch.int64:
             raise InvalidValue(
                 f"expected labels as int64 or floats, got {self.labels.dtype}; use labels.long() "
                 "for class numbers (B,), and labels.float() for probabilities or numbers"
             )
-        if self.labels.ndim == 2 and not self.labels.is_floating_point():
+        if self.labels.ndim == 2 and not are_numbers(self.labels):
             raise InvalidValue(
                 f"expected label probabilities (B, K) as floats, got {self.labels.dtype}; "
                 "use class numbers (B,) for hard labels"

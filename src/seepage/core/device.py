@@ -116,6 +116,18 @@ def precision(wanted: Precision) -> Iterator[None]:
         yield
 
 
+def cast(values: Tensor, like: Tensor) -> Tensor:
+    """Return numbers as a tensor has them, in its precision and on its device.
+
+    Whole numbers, which are classes and tokens, only move.
+
+    Example:
+        >>> cast(torch.tensor([3]), torch.ones(1)), cast(torch.ones(1).double(), torch.ones(1))
+        (tensor([3]), tensor([1.]))
+    """
+    return values.to(like if values.is_floating_point() else like.device)
+
+
 def upcast(tensor: Tensor) -> Tensor:
     """Return the tensor in float32 if its precision is lower, else the tensor itself.
 

@@ -11,19 +11,14 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from seepage.core.errors import InvalidValue
+from seepage.core.scale import DECIBELS, Scale
 
 if TYPE_CHECKING:
-    from seepage.core.task import Domain
+    from seepage.core.domain import Domain
 
 
 # The deviation of people's scores is assumed before any is seen, as if from so many people.
 _SEEN = 3
-# Of PSNR it is such a share of the mean, within limits: where more comes back, people differ more.
-_SHARE, _LEAST, _MOST = 0.12, 2.0, 4.5
-# Of shares of a row it is the same wherever the mean is.
-_SHARE_OF_ROW = 0.15
-# Rehearsed scores end here: above it, a PSNR only says that the guess is right up to rounding.
-HIGHEST = {"psnr": 60.0, "feature_accuracy": 1.0}
 # Share of the forecast's interval on either side.
 _TAIL = 0.05
 
@@ -59,7 +54,7 @@ class Forecast:
     high: float
 
     @classmethod
-    def of(cls, scores: Sequence[float], metric: str, *, gain: float = 0.0) -> Forecast:
+    def of(cls, scores: Sequence[float], scale: Scale, *, gain: float = 0.0) -> Forecast:
         """Predict the score of one more person.
 
         Scores are taken as normal, with a mean and a deviation that the rehearsal tells. Besides, a
@@ -68,21 +63,19 @@ class Forecast:
 
         Args:
             scores: Of rehearsed people.
-            metric: Its name.
+            scale: How to read them.
             gain: What more steps than were rehearsed may add.
         """
         from scipy.special import stdtrit
 
         count, mean = len(scores), fmean(scores)
         freedom = count - 1 + _SEEN
-        spread = _SHARE_OF_ROW
-        if metric == "psnr":
-            spread = min(_MOST, max(_LEAST, _SHARE * mean))
+        share, least, most = scale.spread
+        spread = min(most, max(least, share * mean))
         squares = sum((value - mean) ** 2 for value in scores) + _SEEN * spread**2
         half = float(stdtrit(freedom, 1 - _TAIL)) * math.sqrt(squares / freedom * (1 + 1 / count))
-        most = HIGHEST[metric]
-        middle = min(most, mean + gain / 2)
-        return cls(max(0.0, mean - half), middle, min(most, mean + gain + half))
+        middle = min(scale.highest, mean + gain / 2)
+        return cls(max(0.0, mean - half), middle, min(scale.highest, mean + gain + half))
 
     def covers(self, score: float) -> bool:
         """Whether a score lies in the interval."""
@@ -91,7 +84,7 @@ class Forecast:
     @property
     def is_open(self) -> bool:
         """Whether the interval has no upper end: it reaches the highest PSNR that is rehearsed."""
-        return self.high >= HIGHEST["psnr"]
+        return self.high >= DECIBELS.highest
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from seepage.core.batch import are_probabilities
-from seepage.core.device import differentiable_twice, is_recurrent, upcast
+from seepage.core.batch import are_numbers, are_probabilities
+from seepage.core.device import cast, differentiable_twice, is_recurrent, upcast
 from seepage.core.digest import content, digest
 from seepage.core.errors import InvalidValue, summarise_error
 from seepage.core.loss import (
@@ -28,52 +28,7 @@ from seepage.core.loss import (
 
 if TYPE_CHECKING:
     from seepage.core.batch import Batch
-    from seepage.core.rng import Rng
-
-
-@runtime_checkable
-class Domain(Protocol):
-    """The space that private inputs live in.
-
-    Inputs are in natural units (images in [0, 1]); networks see them normalised. Attacks search
-    in normalised coordinates, as the papers do, and return natural units.
-    """
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one input, without the batch axis."""
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Lowest and highest value an entry can take, in natural units."""
-
-    def normalise(self, inputs: Tensor) -> Tensor:
-        """Map natural units to what the network sees."""
-
-    def denormalise(self, inputs: Tensor) -> Tensor:
-        """Undo `normalise`."""
-
-    def project(self, inputs: Tensor) -> Tensor:
-        """Return the nearest valid inputs, in natural units."""
-
-    def sample(self, size: int, *, rng: Rng) -> Tensor:
-        """Draw inputs uniformly within the bounds, the prior without any knowledge."""
-
-    def check(self, inputs: Tensor) -> None:
-        """Raise `InvalidValue` unless these are valid inputs `(B, *shape)`."""
-
-
-@runtime_checkable
-class _Readable(Protocol):
-    """A domain whose inputs can be read: texts and tables."""
-
-    def words(self, one: Tensor, /) -> tuple[str, ...]:
-        """Write one input as words: those of a text, or one for each column of a table."""
-
-
-def describe_inputs(domain: Domain, inputs: Tensor) -> tuple[tuple[str, ...], ...]:
-    """Write each input as words; nothing if the domain is not readable."""
-    return tuple(map(domain.words, inputs)) if isinstance(domain, _Readable) else ()
+    from seepage.core.domain import Domain
 
 
 Mode = Literal["eval", "train"]
@@ -228,7 +183,7 @@ class Task:
 
     def move_inputs(self, inputs: Tensor) -> Tensor:
         """Move inputs to the device and precision of the network; tokens stay integers."""
-        return inputs.to(self.reference if inputs.is_floating_point() else self.reference.device)
+        return cast(inputs, self.reference)
 
     def move_batch(self, batch: Batch) -> Batch:
         """Move a batch to the device of the network, and its floats to the precision there."""
@@ -238,7 +193,8 @@ class Task:
         """Run the network at these parameters on inputs in natural units."""
         normalised = self.domain.normalise(inputs)
         with differentiable_twice(recurrent=self._recurrent):
-            return cast(Tensor, functional_call(self.network, dict(parameters), (normalised,)))
+            outputs: Tensor = functional_call(self.network, dict(parameters), (normalised,))
+            return outputs
 
     def losses(self, parameters: Mapping[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         """Loss of each example, `(B,)`."""
@@ -277,7 +233,7 @@ class Task:
             self._check_classes(labels)
 
     def _check_classes(self, labels: Tensor) -> None:
-        if labels.is_floating_point() and labels.ndim != 2:
+        if are_numbers(labels) and labels.ndim != 2:
             raise InvalidValue(
                 f"expected class numbers (B,) as int64, got {labels.dtype} {tuple(labels.shape)}; "
                 "use labels.long(), or give the task a target_shape if targets are numbers"
@@ -317,7 +273,7 @@ def _wants_numbers(loss: Loss) -> bool:
 
 
 def _check_numbers(targets: Tensor, shape: tuple[int, ...]) -> None:
-    if tuple(targets.shape[1:]) != shape or not targets.is_floating_point():
+    if tuple(targets.shape[1:]) != shape or not are_numbers(targets):
         wanted = ", ".join(("B", *map(str, shape)))
         raise InvalidValue(
             f"expected targets ({wanted}) as floats, got {targets.dtype} {tuple(targets.shape)}; "

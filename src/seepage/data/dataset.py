@@ -14,12 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seepage.core import Batch
+from seepage.core import Batch, Domain
+from seepage.core.batch import are_numbers
 from seepage.core.digest import digest
 from seepage.core.errors import DataNotFound, InvalidValue
-from seepage.domains.box import Image, Signal
-from seepage.domains.tabular import Tabular
-from seepage.domains.tokens import Tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +44,12 @@ class Dataset:
     name: str
     inputs: Tensor
     labels: Tensor
-    domain: Image | Signal | Tabular | Tokens
+    domain: Domain
     class_names: tuple[str, ...]
     source: str
 
     def __post_init__(self) -> None:
-        wanted = torch.int64 if isinstance(self.domain, Tokens) else torch.float32
+        wanted = torch.int64 if self.domain.discrete else torch.float32
         if len(self.inputs) == 0 or self.inputs.dtype != wanted:
             name = str(wanted).removeprefix("torch.")
             raise InvalidValue(
@@ -59,7 +57,7 @@ class Dataset:
                 f"{self.inputs.dtype}"
             )
         self.domain.check(self.inputs)
-        if self.labels.is_floating_point():
+        if are_numbers(self.labels):
             self._check_targets()
             return
         if self.labels.shape != self.inputs.shape[:1] or self.labels.dtype != torch.int64:
@@ -88,7 +86,7 @@ class Dataset:
 
     def __repr__(self) -> str:
         inputs = f"{len(self)} inputs of shape {tuple(self.inputs.shape[1:])}"
-        kind = "numbers to predict" if self.labels.is_floating_point() else "classes"
+        kind = "numbers to predict" if are_numbers(self.labels) else "classes"
         return f"Dataset({self.name!r}, {inputs}, {self.classes} {kind})"
 
     @property

@@ -26,7 +26,7 @@ from seepage.core.errors import (
 from seepage.core.whole_file import open_plain, require_size, spell_path
 from seepage.data.dataset import DataRequest, Dataset
 from seepage.data.image_files import crop_square
-from seepage.domains.box import Image, Signal
+from seepage.domains import domain_of_shape
 from seepage.domains.tabular import Continuous, Tabular, round_outwards
 
 # Raised for archives that are truncated, garbled, encrypted or of a wrong size.
@@ -126,7 +126,7 @@ def npz_file(request: DataRequest) -> Dataset:
         name=f"npz:{request.argument}",
         inputs=inputs,
         labels=targets,
-        domain=(Image if inputs.ndim == 4 else Signal)(tuple(inputs.shape[1:])),
+        domain=domain_of_shape(tuple(inputs.shape[1:])),
         class_names=names,
         source=f"{path}, given by the user.",
     )

@@ -1,6 +1,17 @@
 """What an input is: images, signals, tables, tokens; bounds, normalisation, projection."""
 
-from seepage.domains.box import CIFAR10, CIFAR100, IMAGENET, MNIST, Image, Signal, Vector
+from seepage.domains.box import (
+    CIFAR10,
+    CIFAR100,
+    IMAGENET,
+    MNIST,
+    Image,
+    Signal,
+    Vector,
+    domain_of,
+    domain_of_shape,
+)
+from seepage.domains.kind import Kind
 from seepage.domains.tabular import Categorical, Continuous, Tabular
 from seepage.domains.tokens import Tokens
 
@@ -12,8 +23,11 @@ __all__ = [
     "Categorical",
     "Continuous",
     "Image",
+    "Kind",
     "Signal",
     "Tabular",
     "Tokens",
     "Vector",
+    "domain_of",
+    "domain_of_shape",
 ]

@@ -9,12 +9,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.core import Rng
+from seepage.core import Domain, Rng
 from seepage.core.errors import InvalidValue
+from seepage.core.likeness import Likeness
+from seepage.domains.kind import Kind
+from seepage.domains.made_up import draw_ellipses, draw_waves
+from seepage.domains.pictures import Pictures
+from seepage.domains.tokens import Tokens
 
 
 @dataclass(frozen=True)
-class Box:
+class Box(Kind):
     """Abstract: inputs `(C, ...)` with every entry between two bounds."""
 
     axes: ClassVar[str]
@@ -48,15 +53,6 @@ class Box:
         """Undo `normalise`."""
         return inputs * self._by_channel(self.std, inputs) + self._by_channel(self.mean, inputs)
 
-    def project(self, inputs: Tensor) -> Tensor:
-        """Clamp to the bounds."""
-        return inputs.clamp(*self.bounds)
-
-    def sample(self, size: int, *, rng: Rng) -> Tensor:
-        """Draw uniform noise within the bounds, `(size, *shape)`."""
-        low, high = self.bounds
-        return self.project(low + (high - low) * rng.uniform((size, *self.shape)))
-
     def check(self, inputs: Tensor) -> None:
         """Raise `InvalidValue` unless these are finite inputs `(B, *shape)` within the bounds."""
         if tuple(inputs.shape[1:]) != self.shape:
@@ -84,6 +80,11 @@ class Box:
         return _constant(values, len(self.shape) - 1, inputs.dtype, inputs.device)
 
 
+def _scale(values: Tensor, bounds: tuple[float, float]) -> Tensor:
+    low, high = bounds
+    return (low + (high - low) * values).clamp(low, high)
+
+
 @lru_cache(maxsize=64)
 def _constant(
     values: tuple[float, ...], trailing: int, dtype: torch.dtype, device: torch.device
@@ -104,8 +105,19 @@ class Image(Box):
         1.0
     """
 
+    kind = "images"
+    pictorial = True
     axes = "C, H, W"
     out_of_range = "did you forget to undo the normalisation, or to divide by 255?"
+
+    def make_up(self, size: int, *, rng: Rng) -> Tensor:
+        """Draw overlapping ellipses, whose edges and smooth parts are like those of photographs."""
+        drawn = [draw_ellipses(self.shape, rng.fork(i)) for i in range(size)]
+        return _scale(torch.stack(drawn), self.bounds)
+
+    def likeness(self, others: Tensor) -> Likeness:
+        """Compare in every view."""
+        return Pictures()
 
 
 @dataclass(frozen=True)
@@ -117,8 +129,19 @@ class Signal(Box):
         torch.Size([3, 1, 140])
     """
 
+    kind = "signals"
+    pictorial = True
     axes = "C, L"
     out_of_range = "rescale the signals or give the domain wider bounds"
+
+    def make_up(self, size: int, *, rng: Rng) -> Tensor:
+        """Draw sums of waves, the slow ones stronger."""
+        drawn = [draw_waves(self.shape, rng.fork(i)) for i in range(size)]
+        return _scale(torch.stack(drawn), self.bounds)
+
+    def likeness(self, others: Tensor) -> Likeness:
+        """Compare in every view."""
+        return Pictures()
 
 
 @dataclass(frozen=True)
@@ -132,6 +155,7 @@ class Vector(Box):
         ('column 0: 0.5', 'column 1: 3')
     """
 
+    kind = "rows"
     axes = "D"
     out_of_range = "rescale the columns or give the domain wider bounds"
 
@@ -141,6 +165,40 @@ class Vector(Box):
             f"column {place}: {float(str(value)):.15g}"
             for place, value in enumerate(row.float().cpu().numpy())
         )
+
+
+def domain_of_shape(
+    shape: tuple[int, ...],
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
+    bounds: tuple[float, float] = (0.0, 1.0),
+) -> Image | Signal | Vector:
+    """Images, signals or rows, by the number of axes of a shape.
+
+    Example:
+        >>> domain_of_shape((1, 140))
+        Signal(shape=(1, 140), mean=(0.0,), std=(1.0,), bounds=(0.0, 1.0))
+    """
+    kinds: dict[int, type[Image | Signal | Vector]] = {3: Image, 2: Signal, 1: Vector}
+    if len(shape) not in kinds:
+        raise InvalidValue(f"expected a shape (C, H, W), (C, L) or (D,), got {shape!r}")
+    return kinds[len(shape)](shape, mean, std, bounds)
+
+
+def domain_of(inputs: Tensor) -> Domain:
+    """What inputs are, as far as their shape and their values tell.
+
+    Example:
+        >>> domain_of(torch.zeros(2, 3, 8, 8)).kind, domain_of(torch.tensor([[4, 8, 1]])).kind
+        ('images', 'texts')
+    """
+    if not inputs.is_floating_point():
+        return Tokens(inputs[0].numel(), max(2, int(inputs.max()) + 1))
+    low, high = float(inputs.min()), float(inputs.max())
+    shape = tuple(inputs.shape[1:])
+    # Volumes and the like are arrays of numbers.
+    shape = shape if 1 <= len(shape) <= 3 else (inputs[0].numel(),)
+    return domain_of_shape(shape, bounds=(low, high if low < high else low + 1))
 
 
 CIFAR10 = Image((3, 32, 32), mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))

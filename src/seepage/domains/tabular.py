@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate, pairwise
 from typing import ClassVar
 
@@ -14,6 +14,14 @@ from torch import Tensor
 
 from seepage.core import Rng
 from seepage.core.errors import InvalidValue
+from seepage.core.likeness import Exactness, Likeness, Measure, Table
+from seepage.domains.kind import ByEntry, Kind
+
+# What single precision leaves open of a number that was computed, as a share of its range.
+_ROUNDING = 2.0**-21
+# Numbers of a column are looked at for at most so many decimals.
+_MOST_DECIMALS = 6
+_TINY = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +112,7 @@ def round_outwards(low: float, high: float) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Tabular:
+class Tabular(Kind):
     """Rows `(D,)`: the entries of all columns, each in [0, 1].
 
     Args:
@@ -120,8 +128,11 @@ class Tabular:
         [[1.0, 0.0, 1.0]]
     """
 
+    kind = "rows"
+    measure = "feature_accuracy"
+    bounds = (0.0, 1.0)
+
     columns: tuple[Column, ...]
-    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
@@ -129,7 +140,7 @@ class Tabular:
             raise InvalidValue("expected at least one column, got none")
 
     @cached_property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
         """Shape of one row, `(D,)`."""
         return (sum(column.width for column in self.columns),)
 
@@ -194,6 +205,17 @@ class Tabular:
         if not torch.equal(self.project(inputs), inputs):
             raise InvalidValue("expected one category per column, stored as one 1 among 0s")
 
+    def exactness(self, others: Tensor, *, synthetic: bool = False) -> Exactness:
+        """Every category must be right, and every number must round to the true one.
+
+        To a whole number, or to as many decimals as the column has in the rows of others.
+        """
+        return _ByColumn(self, others, synthetic)
+
+    def likeness(self, others: Tensor) -> Likeness:
+        """Share of columns that agree, plain and weighed by how rare a value is among others."""
+        return ByEntry(_MEASURES, partial(_compare_rows, public=others, table=self))
+
     def words(self, row: Tensor) -> tuple[str, ...]:
         """Describe one row `(D,)` in words, every column in its own unit."""
         named = zip(self.columns, self.places, strict=True)
@@ -225,3 +247,92 @@ def _statistics(table: Tabular, dtype: torch.dtype, device: torch.device) -> tup
     # Made outside any transform: the cached tensors must outlive the transform that asks first.
     with torch.inference_mode(False), torch._C._DisableFuncTorch():
         return tuple(torch.tensor(v, dtype=dtype, device=device) for v in (mean, std))  # type: ignore[return-value]
+
+
+_MEASURES: Mapping[str, Measure] = {
+    "columns": Measure(enough=(0.8, 0.8)),
+    "rare columns": Measure(),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class _ByColumn:
+    """When a row is exact, column by column."""
+
+    table: Tabular
+    public: Tensor
+    synthetic: bool
+
+    def compare(self, guess: Tensor, candidates: Tensor) -> Tensor:
+        """Whether a guess is each of the candidates `(C, D)`."""
+        right = torch.ones(len(candidates), dtype=torch.bool)
+        for place, tolerance in zip(self.table.places, self.tolerances, strict=True):
+            own, theirs = guess[place].double(), candidates[:, place].double()
+            if tolerance is None:
+                right &= theirs.argmax(1) == own.argmax()
+            else:
+                right &= (theirs[:, 0] - own[0]).abs() < tolerance
+        return right
+
+    @cached_property
+    def tolerances(self) -> tuple[float | None, ...]:
+        """How far each number of a row may be off, as it is stored; None for categories."""
+        return tuple(
+            None
+            if isinstance(column, Categorical)
+            else self._find_tolerance(column, self.public[:, place.start])
+            for column, place in zip(self.table.columns, self.table.places, strict=True)
+        )
+
+    def _find_tolerance(self, column: Continuous, stored: Tensor) -> float:
+        """Half of the last decimal that the numbers have, or what rounding leaves open."""
+        span = column.high - column.low
+        numbers, open_ = column.low + span * stored.double(), span * _ROUNDING
+        for decimals in range(0 if self.synthetic else _MOST_DECIMALS + 1):
+            step = 10.0**-decimals
+            if step < 2 * open_:
+                break
+            if bool(((numbers / step).round() * step - numbers).abs().amax() <= open_ / 2):
+                return step / 2 / span
+        return _ROUNDING
+
+    def count_alike(self, truth: Tensor) -> float:
+        """Among how many inputs luck would have to choose, to guess just this one.
+
+        In a narrow table these may be few. Luck may choose any value that occurs, or each value as
+        often as it occurs; whichever finds this row more easily counts.
+        """
+        values, rows = 1.0, 1.0
+        for place, tolerance in zip(self.table.places, self.tolerances, strict=True):
+            column = self.public[:, place]
+            if tolerance is None:
+                kinds = column.argmax(1)
+                same = kinds == truth[place].argmax()
+            else:
+                kinds = (column[:, 0].double() / (2 * tolerance)).round()
+                same = (column[:, 0].double() - truth[place].double()).abs() < tolerance
+            values *= len(set(kinds.tolist()))
+            rows *= len(column) / max(1, int(same.sum()))
+        return min(values, rows)
+
+
+def _compare_rows(guesses: Tensor, candidates: Tensor, *, public: Tensor, table: Tabular) -> Table:
+    """Share of columns that agree, plain and weighed by how rare the candidate's value is."""
+    agreement, weight = [], []
+    for place, deviation in zip(table.places, table.deviations, strict=True):
+        first, second, others = (rows[:, place].float() for rows in (guesses, candidates, public))
+        if deviation is None:
+            ours, theirs = first.argmax(1), second.argmax(1)
+            agreement.append((ours[:, None] == theirs[None]).float())
+            common = others.argmax(1).bincount(minlength=second.shape[1])[theirs] / len(public)
+        else:
+            spread = max(float(others.std()), 1e-6)
+            near = (first[:, 0, None] - second[None, :, 0]).abs() / spread
+            agreement.append((1 - near).clamp(min=0))
+            ends = second[None, :, 0] + 0.5 * spread * torch.tensor([[-1.0], [1.0]])
+            below = torch.searchsorted(others[:, 0].sort().values, ends)
+            common = (below[1] - below[0]) / len(public)
+        weight.append(-torch.log(common.clamp(min=1 / (len(public) + 1))))
+    agree, rarity = torch.stack(agreement, dim=-1), torch.stack(weight, dim=-1)
+    weighed = (agree * rarity).sum(-1) / (rarity.sum(-1) + _TINY)
+    return {"columns": agree.mean(-1), "rare columns": weighed}

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
 from seepage.core import Rng
 from seepage.core.errors import InvalidValue
+from seepage.core.likeness import Exactness, Likeness, Measure, Table
+from seepage.domains.kind import ByEntry, Kind
+
+_TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class Tokens:
+class Tokens(Kind):
     """Sequences `(L,)` of whole numbers below the size of the vocabulary, as int64.
 
     Args:
@@ -30,6 +36,10 @@ class Tokens:
         >>> greeting.sample(4, rng=Rng(0)).dtype
         torch.int64
     """
+
+    kind = "texts"
+    measure = "token_accuracy"
+    discrete = True
 
     length: int
     vocabulary: int
@@ -52,20 +62,14 @@ class Tokens:
             )
 
     @cached_property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
         """Shape of one input, `(L,)`."""
         return (self.length,)
 
     @property
-    def bounds(self) -> tuple[float, float]:
+    def bounds(self) -> tuple[float, float]:  # type: ignore[override]
         """The lowest and the highest token."""
         return 0.0, float(self.vocabulary - 1)
-
-    def normalise(self, inputs: Tensor) -> Tensor:
-        """Keep the tokens: the network looks them up."""
-        return inputs
-
-    denormalise = normalise
 
     def project(self, inputs: Tensor) -> Tensor:
         """Round to the nearest tokens."""
@@ -88,7 +92,95 @@ class Tokens:
                 f"{outside.numel()} outside; give the domain the vocabulary of the tokeniser"
             )
 
+    def is_known(self, inputs: Tensor) -> bool:
+        """Whether no word is missing: that is -1, which no network reads."""
+        return not bool((inputs < 0).any())
+
+    def subtract(self, guess: Tensor, truth: Tensor) -> Tensor:
+        """1.0 where words differ: how far apart their numbers are means nothing."""
+        return (guess != truth).double()
+
+    def typical(self, inputs: Tensor) -> Tensor:
+        """The most frequent word at each place."""
+        return torch.mode(inputs, dim=0).values
+
+    def exactness(self, others: Tensor, *, synthetic: bool = False) -> Exactness:
+        """Every word must be right; padding is no word."""
+        return _SameWords(self.padding)
+
+    def likeness(self, others: Tensor) -> Likeness:
+        """Words in their place, and words in any order weighed by how rare they are."""
+        compare = partial(_compare_texts, rarity=_find_rarity(others), padding=self.padding)
+        return ByEntry(_MEASURES, compare)
+
     def words(self, tokens: Tensor) -> tuple[str, ...]:
         """The words of one input `(L,)`; a number outside the vocabulary shows as "_"."""
         shown = self.names or range(self.vocabulary)
         return tuple(str(shown[t]) if 0 <= t < self.vocabulary else "_" for t in tokens.tolist())
+
+
+_MEASURES: Mapping[str, Measure] = {
+    # Most texts share no word, so that one word in the same place by chance would stand out. All
+    # words in no order tell as much as half of them in their place.
+    name: Measure(least=0.05, enough=(0.5, 0.5))
+    for name in ("places", "words")
+}
+
+
+@dataclass(frozen=True)
+class _SameWords:
+    """When a text is exact."""
+
+    padding: int | None
+
+    def compare(self, guess: Tensor, candidates: Tensor) -> Tensor:
+        """Whether a guess is each of the candidates `(C, L)`."""
+        wrong = guess != candidates
+        if self.padding is not None:
+            wrong = wrong & (candidates != self.padding)
+        return ~wrong.flatten(1).any(1)
+
+    def count_alike(self, truth: Tensor) -> float:
+        """Luck finds no text."""
+        return math.inf
+
+
+def _compare_texts(
+    guesses: Tensor, candidates: Tensor, *, rarity: Tensor, padding: int | None
+) -> Table:
+    """Share of words in their place, and overlap of words weighed by how rare they are.
+
+    Padding is no word: by that alone whoever wrote a short text would stand out.
+    """
+    if padding is not None:
+        guesses, candidates = (t.masked_fill(t == padding, -1) for t in (guesses, candidates))
+    highest = max(len(rarity), int(candidates.max()) + 1)
+    weights = torch.cat([rarity, rarity.new_full((highest - len(rarity),), float(rarity.max()))])
+    guesses = torch.where(guesses < highest, guesses, -1).long()
+    agree = (guesses[:, None] == candidates[None]) & (guesses[:, None] >= 0)
+    lengths = torch.maximum((guesses >= 0).sum(1)[:, None], (candidates >= 0).sum(1)[None])
+    in_place = agree.sum(-1) / lengths.clamp(min=1)
+    counts = _count_words(candidates, highest)
+    totals, shared, own = counts @ weights, [], []
+    for guess in guesses:
+        words, often = guess[guess >= 0].unique(return_counts=True)
+        shared.append(torch.minimum(counts[:, words], often.float()) @ weights[words])
+        own.append((often.float() * weights[words]).sum())
+    overlap = torch.stack(shared)
+    whole = torch.stack(own)[:, None] + totals - overlap
+    return {"places": in_place, "words": overlap / (whole + _TINY)}
+
+
+def _find_rarity(texts: Tensor) -> Tensor:
+    """Minus the logarithm of the share of texts that have each word."""
+    words, _ = texts.clamp(min=0).long().sort(1)
+    repeated = torch.zeros_like(words, dtype=torch.bool)
+    repeated[:, 1:] = words[:, 1:] == words[:, :-1]
+    seen = torch.bincount(words[~repeated]).float()
+    return -torch.log((seen + 1) / (len(texts) + 2))
+
+
+def _count_words(texts: Tensor, highest: int) -> Tensor:
+    counts = torch.zeros(len(texts), highest)
+    valid = (texts >= 0).float()
+    return counts.scatter_add(1, texts.clamp(min=0).long(), valid)

@@ -35,7 +35,7 @@ def find_held_input(task: Task) -> str | None:
         ('hidden1.weight', None)
     """
     noise = task.domain.sample(1, rng=Rng(0))
-    if not noise.is_floating_point() or noise.numel() < _DIMENSIONS:
+    if task.domain.discrete or noise.numel() < _DIMENSIONS:
         return None
     task = task.in_mode("eval")
     parameters = {name: p.detach().requires_grad_() for name, p in task.parameters.items()}

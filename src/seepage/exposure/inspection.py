@@ -17,7 +17,6 @@ from seepage.attacks.text.token_span import list_token_readers
 from seepage.attacks.text.token_table import find_token_table
 from seepage.core import Task, Update
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.domains import Tokens
 from seepage.exposure.rank_metric import RankMetric, rank_metric
 from seepage.probing.first_layer import (
     convolutional_reader,
@@ -307,7 +306,7 @@ def inspection(
         Chen and Campbell, 2022 (chen2022analysing); Qian and Hansen, 2020 (qian2020what)
     """
     metric, outside = None, ""
-    if isinstance(task.domain, Tokens):
+    if task.domain.discrete:
         reason = "inputs are texts, which no convolution reads"
         return Inspection(task.name, None, reason, None, None, _token_budget(task))
     try:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from seepage.core import Rng, Task
 from seepage.core.digest import digest
 from seepage.core.errors import NotApplicable
-from seepage.domains import Tokens
 from seepage.probing.first_layer import list_calls
 from seepage.rehearsal.public_data import make_up
 
@@ -161,13 +160,13 @@ def find_sorting_units(task: Task) -> Iterator[_SortingUnits]:
     Kernels as large as what they read are linear layers as well; other convolutions are left out,
     since places of an image are alike under most kernels.
     """
-    if isinstance(task.domain, Tokens):
+    if task.domain.discrete:
         return
     try:
         natural = make_up(task.domain, _INPUTS, rng=Rng(0).fork("sorting units")).inputs
     except NotApplicable:
         return
-    low, high = getattr(task.domain, "bounds", (0.0, 1.0))
+    low, high = task.domain.bounds
     dark = low + _DARK * (natural - low)
     found: dict[str, _SortingUnits] = {}
     for inputs in (natural, dark, low + high - dark):

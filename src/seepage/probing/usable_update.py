@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.core.rng import Rng
 from seepage.core.task import Task
 from seepage.core.update import Update
 
@@ -37,7 +36,7 @@ def require_usable(update: Update, task: Task) -> None:
 
 def require_continuous(task: Task) -> None:
     """Raise `NotApplicable` where inputs are tokens, which have no gradient to follow."""
-    if not task.domain.sample(1, rng=Rng(0)).is_floating_point():
+    if task.domain.discrete:
         raise NotApplicable(
             f"the inputs of {task.name} are tokens, which cannot be searched by small steps; use "
             "dager"

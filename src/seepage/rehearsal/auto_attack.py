@@ -16,6 +16,7 @@ from seepage.attacks.agreement import EXPLAINED, residual
 from seepage.attacks.applicability import Applicability, check_applicability, explain_refusals
 from seepage.attacks.labels.read_targets import fit_targets
 from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng
+from seepage.core.batch import are_numbers
 from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import (
     InvalidValue,
@@ -303,8 +304,7 @@ def _fit_labels(seen: Observation, guess: Reconstruction) -> Reconstruction:
     explains = proof is None or proof.residual <= EXPLAINED
     if seen.labels is not None or explains or (is_hidden(seen) and not _contradicts(guess)):
         return guess
-    # Words that a closed form does not know are -1, which no network reads.
-    known = guess.inputs.is_floating_point() or not bool((guess.inputs < 0).any())
+    known = seen.task.domain.is_known(guess.inputs)
     labels = fit_targets(seen, guess.inputs) if known else None
     if labels is None:
         return guess
@@ -321,7 +321,7 @@ def _is_settled(seen: Observation, guess: Reconstruction) -> bool:
     proof, labels, client = guess.certificate, guess.labels, seen.simulate.client
     if proof is None or proof.unique:
         return proof is not None
-    shared = labels is not None and labels.is_floating_point() and seen.task.target_shape is None
+    shared = labels is not None and are_numbers(labels) and seen.task.target_shape is None
     mixes = client is not None and bool(client.chain.input_defenses)
     return shared and not mixes and proof.residual <= EXPLAINED
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -18,7 +18,6 @@ from seepage.core.errors import SeepageError
 from seepage.core.protocols import attack_many
 from seepage.defenses.chain import chain
 from seepage.defenses.clip import Clip
-from seepage.domains import Tabular, Vector
 from seepage.rehearsal.combine import MeanOfStarts
 
 # What a search does about a defense that it knows: reads off the update what the defense did,
@@ -173,7 +172,7 @@ def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender,
     applies = {option.name for option in found.chosen}
     if "inverting_gradients" not in applies:
         return ()
-    plain = [*_list_searches(seen), *([Contender("dlg")] if "dlg" in applies else [])]
+    plain = [*_list_searches(seen, applies), *([Contender("dlg")] if "dlg" in applies else [])]
     if not is_defended(seen):
         return tuple(plain)
     adapted = [replace(one, knowledge="adapts") for one in plain]
@@ -184,10 +183,10 @@ def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender,
     return (*adapted[:5], *ways, *adapted[5:])
 
 
-def _list_searches(seen: Observation) -> Iterator[Contender]:
+def _list_searches(seen: Observation, applies: Collection[str]) -> Iterator[Contender]:
     search = "inverting_gradients"
-    if isinstance(seen.task.domain, Tabular | Vector):
-        if isinstance(seen.task.domain, Tabular):
+    if not seen.task.domain.pictorial:
+        if "tableak" in applies:
             yield Contender("tableak")
         yield Contender(search, {"tv": 0.0})
         yield Contender(search, {"tv": 0.0, "layerwise": 1.0})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, runtime_checkable
@@ -13,10 +12,6 @@ from torch import Tensor
 from seepage.core import Attack, Batch, Domain, Observation, Reconstruction, Rng, Task
 from seepage.core.digest import digest
 from seepage.core.errors import InvalidValue, NotApplicable, summarise_error
-from seepage.domains import Image, Signal
-
-# Shapes in a made-up image. Few large ones and many small ones look like photographs to a search.
-_SHAPES = 40
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,10 +102,6 @@ def _predict_labels(task: Task, inputs: Tensor, rng: Rng) -> Tensor:
 def make_up(domain: Domain, size: int, *, rng: Rng) -> PublicData:
     """Make up inputs of a domain.
 
-    Images are overlapping ellipses of all sizes, whose edges and smooth parts are like those of
-    photographs. Signals are sums of waves, the slow ones stronger. Other inputs are drawn by the
-    domain itself.
-
     Raises:
         NotApplicable: The domain cannot be sampled.
 
@@ -120,61 +111,9 @@ def make_up(domain: Domain, size: int, *, rng: Rng) -> PublicData:
         torch.Size([2, 3, 32, 32])
     """
     try:
-        if isinstance(domain, Image):
-            inputs = torch.stack([_draw_image(domain, rng.fork(i)) for i in range(size)])
-        elif isinstance(domain, Signal):
-            inputs = torch.stack([_draw_signal(domain, rng.fork(i)) for i in range(size)])
-        else:
-            inputs = domain.sample(size, rng=rng)
+        inputs = domain.make_up(size, rng=rng)
     except Exception as error:
         raise NotApplicable(
             f"there is no public data, and {domain!r} cannot be sampled: {summarise_error(error)}"
         ) from error
     return PublicData(inputs, made_up=True)
-
-
-def _draw_image(domain: Image, rng: Rng) -> Tensor:
-    """Draw one image of ellipses, with sizes s of density s^-3, over a gradient of colour."""
-    channels, height, width = domain.shape
-    rows = torch.linspace(-1, 1, height)[:, None]
-    columns = torch.linspace(-1, 1, width)[None]
-    drawn = rng.uniform((_SHAPES, 6))
-    colours = rng.fork("colours").uniform((_SHAPES + 2, channels))
-    # One brightness for all channels, and a little colour.
-    colours = (0.7 * colours[:, :1] + 0.3 * colours).clamp(0, 1)
-    fade = (rows + columns + 2) / 4
-    image = colours[0, :, None, None] * fade + colours[1, :, None, None] * (1 - fade)
-    for (x, y, size, shape, angle, shade), colour in zip(drawn, colours[2:], strict=True):
-        radius = 0.08 / torch.sqrt(1 - 0.99 * size)
-        turned = angle * math.pi
-        # An ellipse reaches no farther than its radius, and most are small.
-        high, wide = (_find_span(*each) for each in ((y, radius, height), (x, radius, width)))
-        down, right, part = rows[high], columns[:, wide], image[:, high, wide]
-        across = (right - 2 * x + 1) * turned.cos() + (down - 2 * y + 1) * turned.sin()
-        along = (down - 2 * y + 1) * turned.cos() - (right - 2 * x + 1) * turned.sin()
-        inside = (across / radius).square() + (along / (radius * (0.3 + 0.7 * shape))).square() < 1
-        lit = (colour[:, None, None] + 0.3 * (shade - 0.5) * across[None]).clamp(0, 1)
-        image[:, high, wide] = torch.where(inside[None], lit, part)
-    return _scale(image, domain.bounds)
-
-
-def _find_span(centre: Tensor, radius: Tensor, size: int) -> slice:
-    """The pixels of an axis from 0 to 1 that may be within half a radius, and one on each side."""
-    middle, reach = float(centre) * (size - 1), float(radius) / 2 * (size - 1)
-    return slice(max(math.floor(middle - reach) - 1, 0), max(math.ceil(middle + reach) + 2, 0))
-
-
-def _draw_signal(domain: Signal, rng: Rng) -> Tensor:
-    channels, length = domain.shape
-    waves = min(length, 24)
-    numbers = torch.arange(1, waves + 1)
-    time = torch.arange(length) / length
-    phases = 2 * math.pi * rng.uniform((channels, waves, 1))
-    heights = rng.fork("heights").normal((channels, waves, 1)) / numbers[None, :, None]
-    signal = (heights * (2 * math.pi * numbers[None, :, None] * time + phases).sin()).sum(1)
-    return _scale(0.5 + 0.5 * signal / signal.abs().max().clamp(min=1e-6), domain.bounds)
-
-
-def _scale(values: Tensor, bounds: tuple[float, float]) -> Tensor:
-    low, high = bounds
-    return (low + (high - low) * values).clamp(low, high)

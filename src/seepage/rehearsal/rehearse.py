@@ -20,6 +20,7 @@ from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import MissingKnowledge, SeepageError, line_to_store
 from seepage.core.progress import staged, time_left
 from seepage.core.reconstruction import Forecast, Race, Trial
+from seepage.core.scale import Scale
 from seepage.rehearsal.combine import combine
 from seepage.rehearsal.simulated_clients import Rehearsal, is_lost_in_noise
 from seepage.threats.threat import Threat
@@ -29,16 +30,8 @@ if TYPE_CHECKING:
     from seepage.rehearsal.portfolio import Contender
     from seepage.rehearsal.public_data import PublicData
 
-# Above this a search finds the person from most starts, and one that does not would blur the mean.
-_CLEAR = 20.0
-# A doubling of the steps that gains less than this, in dB or as a share of a row, is a plateau.
-_PLATEAU = {"psnr": 0.5, "feature_accuracy": 0.01}
-# Ignoring a defense recovers this much more if the defense only misleads the search.
-_MASKED = {"psnr": 3.0, "feature_accuracy": 0.1}
 # The gain of a doubling is expected for at most so many more.
 _AHEAD = 3.0
-# Who is further behind than this after a round leaves the race.
-_CLEARLY_BEHIND = {"psnr": 3.0, "feature_accuracy": 0.15}
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +139,7 @@ def _run(
     steps: int,
     made_up: bool,
 ) -> Chosen:
-    log, metric = _Log(rehearsal), rehearsal.metric.name
+    log, scale = _Log(rehearsal), rehearsal.scale
     able = _run_rounds(log, contenders, rungs, steps)[:chosen]
     # Fewer rounds if time is over.
     rungs = rungs[: len(log.seconds)]
@@ -156,15 +149,15 @@ def _run(
         team = _try_several_starts(rehearsal, team, rungs[-1], log.guesses, log.trials, steps)
     starting = time.perf_counter() - began
     gain = max(0.0, _measure_gain(str(team.members[0]), log.trials))
-    forecast = Forecast.of(team.scores, metric, gain=gain * team.doublings) if team.scores else None
+    forecast = Forecast.of(team.scores, scale, gain=gain * team.doublings) if team.scores else None
     race = Race(
-        metric=metric,
+        metric=rehearsal.metric.name,
         trials=tuple(log.trials),
         chosen=tuple(map(str, team.members)),
         rule=team.rule,
         forecast=forecast,
-        rising=gain > _PLATEAU[metric],
-        masked=_is_masked(log.trials, contenders, metric),
+        rising=gain > scale.plateau,
+        masked=_is_masked(log.trials, contenders, scale),
         made_up=made_up,
     )
     # On a GPU the batches of a round are attacked side by side.
@@ -183,7 +176,7 @@ def _run_rounds(
     log: _Log, contenders: Sequence[Contender], rungs: Sequence[Rung], steps: int
 ) -> list[Contender]:
     """Let contenders race, write down what came of it, and return who is left, the best first."""
-    rehearsal, metric = log.rehearsal, log.rehearsal.metric.name
+    rehearsal, scale = log.rehearsal, log.rehearsal.scale
     computed = [contender for contender in contenders if not contender.searches]
     left = [contender for contender in contenders if contender.searches]
     latest: dict[Contender, Trial] = {}
@@ -204,12 +197,12 @@ def _run_rounds(
             log.seconds[-1][contender] = time.perf_counter() - began
         log.trials += latest.values()
         more = min(_AHEAD, max(0.0, _doublings(steps, rung))) / 2
-        expected = _expect_scores(latest, log.trials, metric, more=more)
+        expected = _expect_scores(latest, log.trials, scale, more=more)
         # Of equal ones what is computed comes first.
         keys = {one: (-expected[one], one.searches) for one in latest}
         ranked = _drop_equals(sorted(latest, key=keys.__getitem__), latest)
         left = [one for one in ranked if one.searches and latest[one].scores] or left[:1]
-        best, limit = max(expected.values()), _CLEARLY_BEHIND[metric]
+        best, limit = max(expected.values()), scale.behind
         near = [left[0], *(one for one in left[1:] if expected[one] >= best - limit)]
         if rung is rungs[0] and len(rungs) > 1:
             # A slow one may be three times as far behind.
@@ -221,7 +214,7 @@ def _run_rounds(
 
 
 def _expect_scores(
-    latest: Mapping[Contender, Trial], trials: Sequence[Trial], metric: str, *, more: float
+    latest: Mapping[Contender, Trial], trials: Sequence[Trial], scale: Scale, *, more: float
 ) -> dict[Contender, float]:
     """What each would reach with more doublings of its steps, `more` of the last one's gain each.
 
@@ -229,9 +222,7 @@ def _expect_scores(
     behind with a few rehearsed people counts as ahead.
     """
     return {
-        one: trial.mean
-        + more * _measure_gain(str(one), trials)
-        + one.whitens * _CLEARLY_BEHIND[metric] / 3
+        one: trial.mean + more * _measure_gain(str(one), trials) + one.whitens * scale.behind / 3
         for one, trial in latest.items()
     }
 
@@ -339,10 +330,11 @@ def _try_several_starts(
     independently, and two halve that part of the squared error, more starts divide it further.
     """
     (leader,) = team.members
-    gain, metric = _measure_gain(str(leader), trials), rehearsal.metric.name
-    if metric != "psnr" or not leader.searches or not team.scores or gain > _PLATEAU[metric]:
+    gain, scale = _measure_gain(str(leader), trials), rehearsal.scale
+    if scale.of or not leader.searches or not team.scores or gain > scale.plateau:
         return team
-    if fmean(team.scores) > _CLEAR:
+    # A search that gets so far does so from most starts, and one that does not would blur the mean.
+    if fmean(team.scores) > scale.telling:
         return team
     several = replace(leader, start_steps=rung.steps)
     with staged(f"rehearsing {several}"):
@@ -370,13 +362,13 @@ def _measure_gain(attack: str, trials: Sequence[Trial]) -> float:
     return gained / math.log2(own[-1].steps / own[-2].steps)
 
 
-def _is_masked(trials: Sequence[Trial], contenders: Sequence[Contender], metric: str) -> bool:
+def _is_masked(trials: Sequence[Trial], contenders: Sequence[Contender], scale: Scale) -> bool:
     ignoring = {str(one) for one in contenders if one.knowledge == "ignores"}
     searches = [trial for trial in trials if trial.steps and trial.scores]
     first = [trial for trial in searches if trial.steps == searches[0].steps]
     without = [trial.mean for trial in first if trial.attack in ignoring]
     knowing = [trial.mean for trial in first if trial.attack not in ignoring]
-    return bool(without) and max(without) > max(knowing, default=-math.inf) + _MASKED[metric]
+    return bool(without) and max(without) > max(knowing, default=-math.inf) + scale.misled
 
 
 @lru_cache(maxsize=128)

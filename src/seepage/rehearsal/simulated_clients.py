@@ -12,13 +12,10 @@ import torch
 from seepage.core import Attack, Batch, Domain, Metric, Observation, Reconstruction, Rng
 from seepage.core.errors import SeepageError, line_to_store
 from seepage.core.protocols import attack_many
-from seepage.core.reconstruction import HIGHEST
+from seepage.core.scale import Scale, scale_of
 from seepage.defenses import AddGaussian
-from seepage.domains import Tabular
 from seepage.rehearsal.public_data import PublicData
-from seepage.scoring import score
-from seepage.scoring.accuracy import FeatureAccuracy
-from seepage.scoring.entrywise import PSNR
+from seepage.scoring import METRICS, score
 from seepage.threats.threat import Threat, sort_labels
 
 # Batches that are drawn for each that is rehearsed, until their updates stand out as much.
@@ -110,7 +107,12 @@ class Rehearsal:
     @property
     def metric(self) -> Metric:
         """How much of an input came back."""
-        return FeatureAccuracy() if isinstance(self.domain, Tabular) else PSNR()
+        return METRICS[self.domain.measure]
+
+    @property
+    def scale(self) -> Scale:
+        """How to read its numbers."""
+        return scale_of(self.metric)
 
     def attack(
         self, attack: Attack, batches: int, *, start: int = 0
@@ -132,11 +134,11 @@ class Rehearsal:
         return tuple(value for guess, batch in pairs for value in self._score(guess, batch))
 
     def _score(self, guess: Reconstruction, batch: Batch) -> list[float]:
-        low, high = getattr(self.domain, "bounds", (0.0, 1.0))
+        low, high = self.domain.bounds
         own = Reconstruction(guess.inputs.cpu().float())
         truth = Batch(batch.inputs.cpu().float(), batch.labels.cpu())
         metric, domain = self.metric, self.domain
-        highest = HIGHEST[metric.name]
+        highest = self.scale.highest
         found = score(own, truth, metrics=(metric,), low=low, peak=high - low, domain=domain)
         return (
             found[metric.name]

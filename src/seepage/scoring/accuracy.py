@@ -11,9 +11,10 @@ from torch import Tensor
 from seepage.core import Paired
 from seepage.core.batch import class_numbers
 from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.scale import Scale, share_of
 from seepage.domains.tabular import Tabular
 from seepage.domains.tokens import Tokens
-from seepage.scoring.entrywise import differences
+from seepage.scoring.entrywise import differences, kind_of
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ class FeatureAccuracy:
 
     name: ClassVar[str] = "feature_accuracy"
     higher_leaks_more: ClassVar[bool] = True
+    scale: ClassVar[Scale] = share_of("columns", telling=0.8)
 
     tolerance: float = 0.319
 
@@ -133,7 +135,7 @@ class FeatureAccuracy:
 
     def by_column(self, paired: Paired) -> Tensor:
         """Whether each column is right, 1.0 or 0.0: `(B, F)`."""
-        domain = require_table(paired)
+        domain = self.require(paired)
         truth, guess = paired.truth.cpu().double(), paired.guess.cpu().double()
         right = [
             truth[:, place].argmax(1) == guess[:, place].argmax(1)
@@ -144,14 +146,22 @@ class FeatureAccuracy:
         has_guess = torch.tensor(paired.assignment)[:, None] >= 0
         return (torch.stack(right, dim=1) & has_guess).double()
 
+    def require(self, paired: Paired) -> Tabular:
+        """The table the rows belong to, or `NotApplicable`."""
+        if not isinstance(paired.domain, Tabular):
+            raise NotApplicable(
+                "feature_accuracy needs rows of a table and their columns; give "
+                "score(..., domain=...)"
+            )
+        return paired.domain
 
-def require_table(paired: Paired) -> Tabular:
-    """The table the rows belong to, or `NotApplicable`."""
-    if not isinstance(paired.domain, Tabular):
-        raise NotApplicable(
-            "feature_accuracy needs rows of a table and their columns; give score(..., domain=...)"
-        )
-    return paired.domain
+
+def _require_texts(paired: Paired) -> Tokens:
+    """The kind of text that the inputs are, or `NotApplicable`."""
+    domain = kind_of(paired)
+    if not isinstance(domain, Tokens):
+        raise NotApplicable("token_accuracy needs tokens, whole numbers of words in a vocabulary")
+    return domain
 
 
 @dataclass(frozen=True)
@@ -177,11 +187,12 @@ class TokenAccuracy:
 
     name: ClassVar[str] = "token_accuracy"
     higher_leaks_more: ClassVar[bool] = True
+    scale: ClassVar[Scale] = share_of("words", telling=0.5)
+    require = staticmethod(_require_texts)
 
     def __call__(self, paired: Paired) -> Tensor:
         """Score each person, `(B,)`."""
-        check_tokens(paired)
-        padding = paired.domain.padding if isinstance(paired.domain, Tokens) else None
+        padding = self.require(paired).padding
         counted = torch.ones_like(paired.truth, dtype=torch.bool)
         if padding is not None:
             counted = paired.truth != padding
@@ -189,15 +200,9 @@ class TokenAccuracy:
         return right.double().sum(1) / counted.double().sum(1)
 
 
-def check_tokens(paired: Paired) -> None:
-    """Raise `NotApplicable` unless the inputs are tokens."""
-    if paired.truth.is_floating_point():
-        raise NotApplicable("token_accuracy needs tokens, whole numbers of words in a vocabulary")
-
-
 def _list_tokens(paired: Paired, texts: Tensor) -> list[list[int]]:
     """The tokens of each text, without padding and without places that were not guessed."""
-    padding = paired.domain.padding if isinstance(paired.domain, Tokens) else None
+    padding = _require_texts(paired).padding
     return [[t for t in text if t >= 0 and t != padding] for text in texts.tolist()]
 
 
@@ -222,10 +227,12 @@ class TokenRecall:
 
     name: ClassVar[str] = "token_recall"
     higher_leaks_more: ClassVar[bool] = True
+    scale: ClassVar[Scale] = share_of("different words (in no order)", telling=1.0)
+    require = staticmethod(_require_texts)
 
     def __call__(self, paired: Paired) -> Tensor:
         """Score each person, `(B,)`."""
-        check_tokens(paired)
+        self.require(paired)
         named = {token for text in _list_tokens(paired, paired.guess) for token in text}
         said = [set(text) for text in _list_tokens(paired, paired.truth)]
         shares = [len(own & named) / len(own) if own else torch.nan for own in said]
@@ -251,10 +258,11 @@ class TokenPrecision:
 
     name: ClassVar[str] = "token_precision"
     higher_leaks_more: ClassVar[bool] = True
+    require = staticmethod(_require_texts)
 
     def __call__(self, paired: Paired) -> Tensor:
         """Score each person, `(B,)`."""
-        check_tokens(paired)
+        self.require(paired)
         named, said = (
             {token for text in _list_tokens(paired, texts) for token in text}
             for texts in (paired.guess, paired.truth)
@@ -284,10 +292,11 @@ class RougeL:
 
     name: ClassVar[str] = "rouge_l"
     higher_leaks_more: ClassVar[bool] = True
+    require = staticmethod(_require_texts)
 
     def __call__(self, paired: Paired) -> Tensor:
         """Score each person, `(B,)`."""
-        check_tokens(paired)
+        self.require(paired)
         pairs = zip(
             _list_tokens(paired, paired.guess), _list_tokens(paired, paired.truth), strict=True
         )

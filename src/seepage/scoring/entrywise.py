@@ -1,4 +1,4 @@
-"""Metrics that compare entry by entry, for inputs of any kind, and when a guess is exact.
+"""Metrics that compare entry by entry, for inputs of any kind.
 
 Each metric gives one number per person, in float64 on the CPU whatever the inputs are on. Guesses
 are scored as they came: an attack that leaves the valid range is not helped by clamping.
@@ -6,9 +6,7 @@ are scored as they came: an attack that leaves the valid range is not helped by 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -16,34 +14,22 @@ from torch import Tensor
 
 from seepage.core import Domain, Paired
 from seepage.core.errors import require_within
-from seepage.domains.tabular import Categorical, Continuous, Tabular
-from seepage.domains.tokens import Tokens
-
-# What single precision leaves open of a number that was computed, as a share of its range.
-_ROUNDING = 2.0**-21
-# Numbers of a column are looked at for at most so many decimals.
-_MOST_DECIMALS = 6
+from seepage.core.scale import DECIBELS, Scale
+from seepage.domains import domain_of
+from seepage.domains.kind import HALF_A_STEP
 
 
-def subtract_truth(guess: Tensor, truth: Tensor) -> Tensor:
-    """Guess minus truth in float64; of tokens, which have no distance, 1.0 where they differ.
-
-    Example:
-        >>> import torch
-        >>> subtract_truth(torch.tensor([7, 8]), torch.tensor([7, 3])).tolist()
-        [0.0, 1.0]
-    """
-    if truth.is_floating_point():
-        return guess.double() - truth.double()
-    return (guess != truth).double()
+def kind_of(paired: Paired) -> Domain:
+    """What the inputs are, by their shape if nobody has said."""
+    return paired.domain or domain_of(paired.truth)
 
 
 def differences(paired: Paired) -> Tensor:
-    """Guess minus truth, one row per person, `(B, D)` in float64.
+    """The error of each entry, one row per person, `(B, D)` in float64.
 
     Tokens are the same or not, 0 or 1: how far apart their numbers are means nothing.
     """
-    return subtract_truth(paired.guess.cpu(), paired.truth.cpu()).flatten(1)
+    return kind_of(paired).subtract(paired.guess.cpu(), paired.truth.cpu()).flatten(1)
 
 
 @dataclass(frozen=True)
@@ -111,6 +97,7 @@ class PSNR:
 
     name: ClassVar[str] = "psnr"
     higher_leaks_more: ClassVar[bool] = True
+    scale: ClassVar[Scale] = DECIBELS
 
     def __call__(self, paired: Paired) -> Tensor:
         """Score each person, `(B,)`."""
@@ -159,7 +146,7 @@ class ExactMatch:
     name: ClassVar[str] = "exact"
     higher_leaks_more: ClassVar[bool] = True
 
-    tolerance: float = 0.5 / 255
+    tolerance: float = HALF_A_STEP
 
     def __post_init__(self) -> None:
         """Refuse a tolerance that nothing, or everything, would meet."""
@@ -169,103 +156,3 @@ class ExactMatch:
         """Score each person, `(B,)`."""
         largest = differences(paired).abs().amax(1) / paired.peak
         return (largest < self.tolerance).double()
-
-
-@dataclass(frozen=True, eq=False)
-class Exactness:
-    """The rule for one kind of input.
-
-    An image or signal is exact if it rounds to the same 8 bits, a text if all its words are right.
-    In a row of a table every category must be right, and every number must round to the true one:
-    to a whole number, or to as many decimals as the column has in public rows.
-
-    Args:
-        public: Inputs of other people, which tell the decimals of a column.
-        domain: What an input is; tells the columns of a table and the padding of texts.
-        synthetic: Whether the others are made up, so that they tell nothing.
-
-    Example:
-        >>> age = Continuous(name="age", low=0, high=100, mean=40, std=20)
-        >>> rule = Exactness(torch.tensor([[0.31], [0.62]]), Tabular((age,)))
-        >>> rule.compare(torch.tensor([0.306]), torch.tensor([[0.31], [0.30]])).tolist()
-        [True, False]
-    """
-
-    public: Tensor
-    domain: Domain | None = None
-    synthetic: bool = False
-
-    def compare(self, guess: Tensor, candidates: Tensor) -> Tensor:
-        """Whether a guess is each of the candidates `(C, ...)`, exactly."""
-        if isinstance(self.domain, Tabular):
-            return self._compare_rows(guess, candidates, self.domain)
-        if not candidates.is_floating_point():
-            padding = self.domain.padding if isinstance(self.domain, Tokens) else None
-            wrong = guess != candidates
-            return ~(wrong if padding is None else wrong & (candidates != padding)).flatten(1).any(
-                1
-            )
-        apart = (guess.double() - candidates.double()).abs().flatten(1).amax(1)
-        return apart < ExactMatch().tolerance * self._width
-
-    def _compare_rows(self, guess: Tensor, candidates: Tensor, table: Tabular) -> Tensor:
-        right = torch.ones(len(candidates), dtype=torch.bool)
-        for place, tolerance in zip(table.places, self.tolerances, strict=True):
-            own, theirs = guess[place].double(), candidates[:, place].double()
-            if tolerance is None:
-                right &= theirs.argmax(1) == own.argmax()
-            else:
-                right &= (theirs[:, 0] - own[0]).abs() < tolerance
-        return right
-
-    @cached_property
-    def _width(self) -> float:
-        """The range that a value can take."""
-        if self.domain is not None:
-            low, high = self.domain.bounds
-            return high - low
-        return float(self.public.max() - self.public.min()) or 1.0
-
-    @cached_property
-    def tolerances(self) -> tuple[float | None, ...]:
-        """How far each number of a row may be off, as it is stored; None for categories."""
-        assert isinstance(self.domain, Tabular)
-        return tuple(
-            None
-            if isinstance(column, Categorical)
-            else self._find_tolerance(column, self.public[:, place.start])
-            for column, place in zip(self.domain.columns, self.domain.places, strict=True)
-        )
-
-    def _find_tolerance(self, column: Continuous, stored: Tensor) -> float:
-        """Half of the last decimal that the numbers have, or what rounding leaves open."""
-        span = column.high - column.low
-        numbers, open_ = column.low + span * stored.double(), span * _ROUNDING
-        for decimals in range(0 if self.synthetic else _MOST_DECIMALS + 1):
-            step = 10.0**-decimals
-            if step < 2 * open_:
-                break
-            if bool(((numbers / step).round() * step - numbers).abs().amax() <= open_ / 2):
-                return step / 2 / span
-        return _ROUNDING
-
-    def count_alike(self, truth: Tensor) -> float:
-        """Among how many inputs luck would have to choose, to guess just this one.
-
-        In a narrow table these may be few. Luck may choose any value that occurs, or each value as
-        often as it occurs; whichever finds this row more easily counts.
-        """
-        if not isinstance(self.domain, Tabular):
-            return math.inf
-        values, rows = 1.0, 1.0
-        for place, tolerance in zip(self.domain.places, self.tolerances, strict=True):
-            column = self.public[:, place]
-            if tolerance is None:
-                kinds = column.argmax(1)
-                same = kinds == truth[place].argmax()
-            else:
-                kinds = (column[:, 0].double() / (2 * tolerance)).round()
-                same = (column[:, 0].double() - truth[place].double()).abs() < tolerance
-            values *= len(set(kinds.tolist()))
-            rows *= len(column) / max(1, int(same.sum()))
-        return min(values, rows)

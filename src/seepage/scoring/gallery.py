@@ -17,10 +17,9 @@ from torch import Tensor
 from seepage.core import Batch, Domain, Rng
 from seepage.core.batch import class_numbers
 from seepage.core.errors import InvalidValue
-from seepage.scoring.entrywise import Exactness
+from seepage.core.likeness import Exactness, Features, Likeness, Measure, Table, View
+from seepage.domains import domain_of
 from seepage.scoring.identification import LARGEST_CLAIM, Identification, extrapolate
-from seepage.scoring.picture_views import Features, View
-from seepage.scoring.similarity import Similarity, Table
 
 STRANGERS = 100
 # With fewer strangers of the same label, first place would say too little.
@@ -31,19 +30,10 @@ _REMEMBERED = 12_000
 _TOGETHER, _AT_ONCE = 25, 1000
 # Degraded truths that an eye still recognises: noise of a quarter of the range.
 _NOISE = 0.25
-_SEEN = ("pixels", "structure", "entries")
 # An image of one shade has nothing in it to look alike, so only its values count: up to this share
 # of the range, about 34 dB of PSNR.
 _ONE_SHADE = 0.02
-# What about 26 dB of PSNR gives a photo, and neither a mean nor another person does.
-_NEAR_COPY = {"pixels": 0.98, "structure": 0.9, "entries": 0.98, "shades": 1 - _ONE_SHADE}
-# The same of a guess that is right to 8 bits of its range.
-_COPY = {"pixels": 0.98, "values": 0.95}
-# Most texts share no word, so that one word in the same place by chance would stand out.
-_LEAST = {"places": 0.05, "words": 0.05}
-# The other measures of a signal blur it, so that noise would drown those that do not. A shift
-# that is forgiven costs power too: one of two beats that differ by a shift may be either.
-_WEIGHTS = {"samples": 8.0, "shifted samples": 4.0}
+_SHADES: Mapping[str, Measure] = {"shades": Measure(near=1 - _ONE_SHADE)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,14 +57,19 @@ class Gallery:
     )
 
     @cached_property
-    def similarity(self) -> Similarity:
-        """The measures for inputs of this kind."""
-        return Similarity(self.inputs, self.domain)
+    def kind(self) -> Domain:
+        """What an input is, by their shape if nobody has said."""
+        return self.domain or domain_of(self.inputs)
+
+    @cached_property
+    def likeness(self) -> Likeness:
+        """How inputs of this kind are compared."""
+        return self.kind.likeness(self.inputs)
 
     @cached_property
     def exactness(self) -> Exactness:
         """What makes a guess an input of this kind."""
-        return Exactness(self.inputs, self.domain, synthetic=self.synthetic)
+        return self.kind.exactness(self.inputs, synthetic=self.synthetic)
 
     @cached_property
     def classes(self) -> Tensor | None:
@@ -139,7 +134,7 @@ class Gallery:
             known = self._features.get(group)
             if known is None:
                 some = order[group * _TOGETHER : (group + 1) * _TOGETHER]
-                known = self.similarity.embed(self.inputs[some])
+                known = self.likeness.embed(self.inputs[some])
                 if len(self._features) * _TOGETHER < _REMEMBERED:
                     self._features[group] = known
             mine = rows[groups == group]
@@ -157,7 +152,7 @@ class Gallery:
 
     def is_one_shade(self, truth: Tensor) -> bool:
         """Whether an image or signal varies too little for any part of it to be recognised."""
-        if not truth.is_floating_point() or truth.ndim not in (2, 3):
+        if not self.kind.pictorial:
             return False
         varied = truth - truth.mean(tuple(range(1, truth.ndim)), keepdim=True)
         width = self._width
@@ -174,10 +169,7 @@ class Gallery:
         """
         if not self.is_one_shade(truth):
             return self.inputs[:0]
-        if self.domain is not None:
-            low, high = self.domain.bounds
-        else:
-            low, high = float(self.inputs.min()), float(self.inputs.max())
+        low, high = self.kind.bounds
         shades = torch.tensor([low, (low + high) / 2, high, min(max(0.0, low), high)])
         return shades.to(self.inputs).reshape(-1, *[1] * truth.ndim).expand(-1, *truth.shape)
 
@@ -196,15 +188,15 @@ class Gallery:
             truths: Of people who are to be told from the same strangers; each gets a table.
             strangers: Their numbers.
         """
-        similarity, others = self.similarity, torch.split(strangers, _AT_ONCE)
-        own = similarity.embed(truths)
+        likeness, others = self.likeness, torch.split(strangers, _AT_ONCE)
+        own = likeness.embed(truths)
         plain = [
             {n: v for n, v in some.items() if n != "edges"}
             for some in (own, *map(self.embed, others))
         ]
         if len(others) == 1:
             plain = [{name: torch.cat([one[name] for one in plain]) for name in plain[0]}]
-        tables = [similarity.compare(shown, some) for some in plain]
+        tables = [likeness.compare(shown, some) for some in plain]
         shared = {name: torch.cat([table[name] for table in tables], 1) for name in tables[0]}
         for number in range(len(truths)):
             columns = [number, *range(len(truths), len(truths) + len(strangers))]
@@ -219,17 +211,20 @@ class Gallery:
         """Similarity of edges, less the mean of this truth's and of all strangers'."""
         if len(others) == 1:
             candidates = torch.cat([own, self.embed(others[0])["edges"]])
-            return self.similarity.compare(shown, {"edges": candidates})["edges"]
+            return self.likeness.compare(shown, {"edges": candidates})["edges"]
         total = own.sum(0)
         for part in others:
             total = total + self.embed(part)["edges"].sum(0)
         middle = total / (sum(map(len, others)) + 1)
         every = (own, *(self.embed(part)["edges"] for part in others))
-        tables = [self.similarity.compare(shown, {"edges": e}, middle=middle) for e in every]
+        tables = [self.likeness.compare(shown, {"edges": e}, middle=middle) for e in every]
         return torch.cat([table["edges"] for table in tables], 1)
 
     def least_alike(self, label: int | None) -> Mapping[str, float]:
-        """By pixels, structure or entries, how alike 95 % of noisy people are to themselves."""
+        """By some measures, how alike 95 % of noisy people are to themselves."""
+        wanted = [name for name, measure in self.likeness.measures.items() if measure.seen]
+        if not wanted:
+            return {}
         if label not in self._least:
             order = self.order
             if label is not None and self.classes is not None:
@@ -237,13 +232,13 @@ class Gallery:
             sample = self.inputs[order[:20]].float()
             width = float(sample.max() - sample.min()) or 1.0
             noise = Rng(0).fork("degraded").normal(tuple(sample.shape))
-            shown = self.similarity.show(sample + _NOISE * width * noise)
-            known = self.similarity.embed(sample)
-            seen = {name: known[name] for name in known if name in (*_SEEN, "inputs")}
-            table = self.similarity.compare(shown, seen)
+            shown = self.likeness.show(sample + _NOISE * width * noise)
+            known = self.likeness.embed(sample)
+            seen = {name: known[name] for name in known if name in (*wanted, "inputs")}
+            table = self.likeness.compare(shown, seen)
             self._least[label] = {
                 name: float(table[name].diagonal().quantile(0.05))
-                for name in _SEEN
+                for name in wanted
                 if name in table
             }
         return self._least[label]
@@ -288,7 +283,7 @@ def identify(
 
     A guess that is the input exactly is compared alone. Everybody in the gallery whose input it is
     as well counts as before the truth; for an image of one shade, so does a blank that anybody can
-    guess. See `Exactness`.
+    guess.
 
     A person is recognisable if the truth is first by pixels or by structure and looks as much like
     the guess as 95 % of strangers look like themselves under noise of a quarter of the range of
@@ -322,7 +317,7 @@ def identify(
     classes = class_numbers(batch.labels)
     labels = [None] * len(batch) if classes is None else classes.tolist()
     guesses, truths = guesses.detach().cpu(), batch.inputs.detach().cpu()
-    shown = gallery.similarity.show(guesses)
+    shown = gallery.likeness.show(guesses)
     beside = [gallery.choose_strangers(label=n, without=without, size=size) for n in labels]
     if not all(map(len, beside)):
         raise InvalidValue("expected at least one stranger to compare with, got none")
@@ -389,13 +384,13 @@ def _find_fit(guesses: Tensor, truth: Tensor, gallery: Gallery, allowed: Tensor)
 
 
 def _find(table: Table, person: _Person, gallery: Gallery, kind: str) -> Identification:
-    fit = person.fit
+    fit, measures = person.fit, {**gallery.likeness.measures, **_SHADES}
     if fit is not None:
         own = {name: values[fit.guess, None] for name, values in table.items()}
         # Where inputs fill a small part of their range, to be right to 8 bits of it is no feat.
-        fit = fit if _is_copy(own) else None
+        fit = fit if _is_copy(own, measures) else None
         table = own if fit is not None else table
-    standing = _stand_out(table)
+    standing = _stand_out(table, measures)
     match, rivals = float(standing[0]), standing[1:]
     before = rivals >= match
     if fit is not None:
@@ -413,7 +408,9 @@ def _find(table: Table, person: _Person, gallery: Gallery, kind: str) -> Identif
         one_in = low = high = claim
     fair = kind in ("same label", "any label")
     least = gallery.least_alike(person.label) if fair else _near_copy(gallery, person.truth)
-    recognisable = rank == 1 and (fit is not None or _is_recognisable(table, least, every=not fair))
+    recognisable = rank == 1 and (
+        fit is not None or _is_recognisable(table, measures, least, every=not fair)
+    )
     return Identification(
         rank=rank,
         strangers=len(rivals),
@@ -429,9 +426,10 @@ def _find(table: Table, person: _Person, gallery: Gallery, kind: str) -> Identif
     )
 
 
-def _is_copy(table: Table) -> bool:
+def _is_copy(table: Table, measures: Mapping[str, Measure]) -> bool:
     """Whether a guess that is right to 8 bits looks like the input as well."""
-    return all(float(table[name][0, 0]) >= least for name, least in _COPY.items() if name in table)
+    wanted = {name: measures[name].copy for name in table}
+    return all(float(table[n][0, 0]) >= least for n, least in wanted.items() if least is not None)
 
 
 def _is_as_near(table: Table, standing: Tensor) -> Tensor:
@@ -443,20 +441,21 @@ def _is_as_near(table: Table, standing: Tensor) -> Tensor:
 
 def _near_copy(gallery: Gallery, truth: Tensor) -> Mapping[str, float]:
     """How alike a near copy is; patches of one shade have no structure to be alike in."""
-    least, own = dict(_NEAR_COPY), gallery.similarity.embed(truth[None])
+    measures = {**gallery.likeness.measures, **_SHADES}
+    least = {name: one.near for name, one in measures.items() if one.near is not None}
+    own = gallery.likeness.embed(truth[None])
     if "structure" in own:
         least["structure"] *= float(own["structure"].square().mean())
     return least
 
 
-def _stand_out(table: Table) -> Tensor:
+def _stand_out(table: Table, measures: Mapping[str, Measure]) -> Tensor:
     """How far each candidate stands out by its best guess, the mean over measures: `(C,)`."""
-    weights = {name: _WEIGHTS.get(name, 1.0) for name in table}
     scaled = [
-        weights[name] * _scale(values, least=_LEAST.get(name, 1e-9))
+        measures[name].weight * _scale(values, least=measures[name].least)
         for name, values in table.items()
     ]
-    return (torch.stack(scaled).sum(0) / sum(weights.values())).amax(0)
+    return (torch.stack(scaled).sum(0) / sum(measures[name].weight for name in table)).amax(0)
 
 
 def _scale(values: Tensor, *, least: float) -> Tensor:
@@ -478,14 +477,17 @@ def _scale(values: Tensor, *, least: float) -> Tensor:
     return torch.where(scale > 1e-9, apart / scale.clamp(min=least), torch.zeros_like(apart))
 
 
-def _is_recognisable(table: Table, least: Mapping[str, float], *, every: bool) -> bool:
-    if "columns" in table:
-        return float(table["columns"][:, 0].max()) >= 0.8
-    if "values" in table:
-        return float(table["values"][:, 0].max()) >= (0.95 if every else 0.8)
-    if "places" in table:
-        # All words in no order tell as much as half of them in their place.
-        return any(float(table[name][:, 0].max()) >= 0.5 for name in ("places", "words"))
+def _is_recognisable(
+    table: Table, measures: Mapping[str, Measure], least: Mapping[str, float], *, every: bool
+) -> bool:
+    """Whether the best guess is like enough, by every measure or by one."""
+    enough = {name: measures[name].enough for name in table}
+    if any(enough.values()):
+        return any(
+            float(table[name][:, 0].max()) >= wanted[every]
+            for name, wanted in enough.items()
+            if wanted is not None
+        )
     reached = [
         float(table[name][:, 0].max()) >= max(value, float(table[name][:, 1:].max()))
         for name, value in least.items()

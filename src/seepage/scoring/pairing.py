@@ -9,7 +9,7 @@ from torch import Tensor
 
 from seepage.core import Batch, Domain, Paired, Reconstruction
 from seepage.core.errors import InvalidValue
-from seepage.scoring.entrywise import subtract_truth
+from seepage.domains import domain_of
 
 # Squares of a diverged guess overflow, and the assignment refuses infinite costs.
 _LARGEST_COST = 1e300
@@ -67,10 +67,11 @@ def pair(
     if not (math.isfinite(peak) and peak > 0 and math.isfinite(low)):
         raise InvalidValue(f"expected a finite range with peak > 0, got {peak=!r}, {low=!r}")
     guesses, truth = align_tensors(guess, batch)
-    whole = not truth.is_floating_point()
+    domain = domain or domain_of(truth)
+    whole = domain.discrete
     grey = -1 if whole else low + peak / 2
     guesses = torch.where(torch.isfinite(guesses), guesses, grey)
-    assignment = _assign(guesses, truth, guess.labels, batch.labels)
+    assignment = _assign(guesses, truth, guess.labels, batch.labels, domain)
     return Paired(
         truth=truth,
         guess=_pick(guesses, assignment, missing=grey),
@@ -104,7 +105,7 @@ def align_tensors(guess: Reconstruction, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def _assign(
-    guesses: Tensor, truth: Tensor, guessed: Tensor | None, labels: Tensor
+    guesses: Tensor, truth: Tensor, guessed: Tensor | None, labels: Tensor, domain: Domain
 ) -> tuple[int, ...]:
     """For each person the index of a guess, or -1; of equal inputs the label decides."""
     from scipy.optimize import linear_sum_assignment
@@ -115,7 +116,7 @@ def _assign(
         return tuple(assignment)
     # A row at a time: all pairs at once would not fit for a batch of photographs, and the
     # expanded square |g|^2 - 2gt + |t|^2 is not exactly zero at the truth.
-    rows = [subtract_truth(g, near_truth).square().flatten(1).mean(1) for g in near_guesses]
+    rows = [domain.subtract(g, near_truth).square().flatten(1).mean(1) for g in near_guesses]
     costs = torch.stack(rows).clamp(max=_LARGEST_COST)
     if guessed is not None and guessed.ndim == labels.ndim == 1:
         costs += _TIE * costs.max().clamp(min=_TIE) * (guessed.cpu()[:, None] != labels.cpu())

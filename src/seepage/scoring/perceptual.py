@@ -52,7 +52,7 @@ class SSIM:
 
     def __call__(self, paired: Paired) -> Tensor:
         """Score each person, `(B,)`."""
-        check_ssim(paired)
+        self.require(paired)
         x, y = (images.cpu().double() - paired.low for images in (paired.truth, paired.guess))
         mean_x, mean_y = _windowed(x), _windowed(y)
         variances = _windowed(x * x) - mean_x**2 + _windowed(y * y) - mean_y**2
@@ -62,15 +62,14 @@ class SSIM:
         structure = (2 * covariance + c2) / (variances + c2)
         return (luminance * structure).mean((1, 2, 3))
 
-
-def check_ssim(paired: Paired) -> None:
-    """Raise `NotApplicable` unless these are images that hold one window."""
-    shape = tuple(paired.truth.shape[1:])
-    if len(shape) != 3 or min(shape[1:]) < _SIDE:
-        raise NotApplicable(
-            f"ssim needs images (C, H, W) of at least {_SIDE} x {_SIDE} pixels, got {shape}; "
-            "use psnr or rmse"
-        )
+    def require(self, paired: Paired) -> None:
+        """Raise `NotApplicable` unless these are images that hold one window."""
+        shape = tuple(paired.truth.shape[1:])
+        if len(shape) != 3 or min(shape[1:]) < _SIDE:
+            raise NotApplicable(
+                f"ssim needs images (C, H, W) of at least {_SIDE} x {_SIDE} pixels, got {shape}; "
+                "use psnr or rmse"
+            )
 
 
 def _windowed(images: Tensor) -> Tensor:
@@ -196,11 +195,10 @@ class LPIPS:
         ]
         return torch.cat(chunks).cpu().double()
 
-
-def check_lpips(paired: Paired) -> None:
-    """Raise `NotApplicable` or `MissingExtra` unless LPIPS can score these inputs here."""
-    _check_images(paired)
-    _require_weights()
+    def require(self, paired: Paired) -> None:
+        """Raise `NotApplicable` or `MissingExtra` unless LPIPS can score these inputs here."""
+        _check_images(paired)
+        _require_weights()
 
 
 def _check_images(paired: Paired) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from seepage.core.batch import class_numbers
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, MissingExtra, NotApplicable, UnknownName
 from seepage.core.plugins import Catalogue, find_part, first_line
+from seepage.domains import domain_of
 from seepage.scoring.accuracy import (
     FeatureAccuracy,
     LabelAccuracy,
@@ -22,12 +24,10 @@ from seepage.scoring.accuracy import (
     TokenAccuracy,
     TokenPrecision,
     TokenRecall,
-    check_tokens,
-    require_table,
 )
 from seepage.scoring.entrywise import L1, MSE, PSNR, RMSE, ExactMatch
 from seepage.scoring.pairing import pair
-from seepage.scoring.perceptual import LPIPS, SSIM, check_lpips, check_ssim
+from seepage.scoring.perceptual import LPIPS, SSIM
 
 _ALL: tuple[Metric, ...] = (
     MSE(),
@@ -70,15 +70,13 @@ METRICS: Catalogue[Metric] = Catalogue(
     "metric", "seepage.metrics", {metric.name: metric for metric in _ALL}, adapt=_make_named_metric
 )
 
-_CHECKS: Mapping[str, Callable[[Paired], object]] = {
-    "ssim": check_ssim,
-    "lpips": check_lpips,
-    "feature_accuracy": require_table,
-    "token_accuracy": check_tokens,
-    "token_recall": check_tokens,
-    "token_precision": check_tokens,
-    "rouge_l": check_tokens,
-}
+
+@runtime_checkable
+class _Choosy(Protocol):
+    """A metric that is not for all inputs, or not everywhere."""
+
+    def require(self, paired: Paired, /) -> object:
+        """Raise `NotApplicable` or `MissingExtra` unless it can score these."""
 
 
 def catalogue() -> dict[str, str]:
@@ -127,13 +125,13 @@ def applicable(paired: Paired) -> tuple[Metric, ...]:
         >>> [m.name for m in applicable(Paired(beats, beats, torch.tensor([0]), None, (0,)))]
         ['mse', 'rmse', 'psnr', 'l1', 'label_accuracy', 'exact']
     """
-    return tuple(metric for name, metric in METRICS.built_in.items() if _fits(name, paired))
+    return tuple(metric for metric in METRICS.built_in.values() if _fits(metric, paired))
 
 
-def _fits(name: str, paired: Paired) -> bool:
+def _fits(metric: Metric, paired: Paired) -> bool:
     try:
-        if name in _CHECKS:
-            _CHECKS[name](paired)
+        if isinstance(metric, _Choosy):
+            metric.require(paired)
     except (NotApplicable, MissingExtra):
         return False
     return True
@@ -163,8 +161,8 @@ def add_judged(asked: Sequence[Metric], paired: Paired) -> tuple[Metric, ...]:
         ['l1', 'psnr', 'label_accuracy', 'exact']
     """
     names = {metric.name for metric in asked}
-    missing = [name for name in JUDGED if name not in names and _fits(name, paired)]
-    return (*asked, *(METRICS.built_in[name] for name in missing))
+    judges = [METRICS.built_in[name] for name in JUDGED if name not in names]
+    return (*asked, *(metric for metric in judges if _fits(metric, paired)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -262,8 +260,9 @@ def score(
              1    inf      1
              0  6.021      0
     """
+    discrete = (domain or domain_of(batch.inputs)).discrete
     outside = (batch.inputs < low - peak / 255) | (batch.inputs > low + peak * 256 / 255)
-    if batch.inputs.is_floating_point() and bool(outside.any()):
+    if not discrete and bool(outside.any()):
         raise InvalidValue(
             f"expected private inputs in [{low:g}, {low + peak:g}], got {int(outside.sum())} of "
             f"{outside.numel()} values outside; give their range as low= and peak= (its width)"
@@ -361,32 +360,23 @@ def baseline_scores(
         ([0.25, 0.25], [0.0625, 0.0625])
     """
     drawn = draw_guess(pool, len(batch), rng=rng)
-    guesses = {"mean": mean_guess(_typical_input(pool, domain), len(batch)), "draw": drawn}
+    kind = domain or domain_of(pool)
+    guesses = {"mean": mean_guess(kind.typical(pool), len(batch)), "draw": drawn}
     if labels is not None and class_numbers(batch.labels) is not None:
-        guesses["label"] = _guess_by_label(batch.labels, pool, labels, domain)
+        guesses["label"] = _guess_by_label(batch.labels, pool, labels, kind)
     return {
         name: score(guess, batch, metrics=metrics, peak=peak, low=low, domain=domain)
         for name, guess in guesses.items()
     }
 
 
-def _guess_by_label(
-    wanted: Tensor, pool: Tensor, labels: Tensor, domain: Domain | None
-) -> Reconstruction:
+def _guess_by_label(wanted: Tensor, pool: Tensor, labels: Tensor, domain: Domain) -> Reconstruction:
     """The mean of others with each person's label; of everybody if nobody else has it."""
     classes = class_numbers(wanted)
     assert classes is not None
     alike = [pool[labels == label] for label in classes.tolist()]
-    rows = [_typical_input(rows if len(rows) else pool, domain) for rows in alike]
+    rows = [domain.typical(rows if len(rows) else pool) for rows in alike]
     return Reconstruction(torch.stack(rows))
-
-
-def _typical_input(pool: Tensor, domain: Domain | None) -> Tensor:
-    """The best single guess without an update."""
-    if not pool.is_floating_point():
-        return torch.mode(pool, dim=0).values
-    mean = pool.mean(0)
-    return mean if domain is None else domain.project(mean)
 
 
 def _check_size(size: int) -> None:

@@ -17,7 +17,8 @@ from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 from seepage.core.progress import limited, measure_pace, time_left
 from seepage.core.rng import require_key
-from seepage.domains.box import Box, Image, Signal, Vector
+from seepage.domains import domain_of_shape
+from seepage.domains.box import Box
 from seepage.rehearsal import ALL_ATTACKS, EFFORTS, PublicData, auto
 from seepage.rehearsal.effort_plan import EffortName
 from seepage.rehearsal.public_data import Searches
@@ -203,12 +204,10 @@ def _box(shape: tuple[int, ...], bounds: tuple[float, float]) -> Domain:
 
     Recurrent networks read a series of one number as `(L, 1)`, which is one channel all the same.
     """
-    if len(shape) == 3:
-        return Image(shape, bounds=bounds)
-    if len(shape) == 1:
-        return Vector(shape, bounds=bounds)
+    if len(shape) in (1, 3):
+        return domain_of_shape(shape, bounds=bounds)
     channels, length = shape[0], math.prod(shape[1:])
-    return Signal((1, channels) if length == 1 else (channels, length), bounds=bounds)
+    return domain_of_shape((1, channels) if length == 1 else (channels, length), bounds=bounds)
 
 
 def _narrow(observation: Observation, bounds: tuple[float, float]) -> Observation:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Observation, Simulate
+from seepage.core.device import cast
 from seepage.core.errors import NotApplicable
 from seepage.core.protocols import InputDefense
 from seepage.core.task import batchnorm_layers
@@ -153,8 +154,8 @@ class Bfloat16Simulation:
 
     def __call__(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Round the inputs, simulate, and convert the updates back."""
-        soft = labels.is_floating_point()
-        updates = self.simulate(normalised.bfloat16(), labels.bfloat16() if soft else labels)
+        rounded = normalised.bfloat16()
+        updates = self.simulate(rounded, cast(labels, rounded))
         return {name: tensor.to(normalised.dtype) for name, tensor in updates.items()}
 
 

@@ -8,7 +8,6 @@ of unit contrast, and the energy of edges.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -16,10 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, avg_pool2d, conv2d, grid_sample, interpolate, pad
 
-Features = Mapping[str, Tensor]
-# Top, bottom, left and right of the part that is compared, as shares of the sides.
-Frame = tuple[float, float, float, float]
-_WHOLE: Frame = (0.0, 1.0, 0.0, 1.0)
+from seepage.core.likeness import WHOLE, Features, Frame, View
+
 _CENTRE: Frame = (0.1, 0.9, 0.1, 0.9)
 _LENGTHWISE: tuple[Frame, ...] = ((0.0, 1.0, 0.0, 0.5), (0.0, 1.0, 0.5, 1.0))
 _UPRIGHT: tuple[Frame, ...] = ((0.0, 0.5, 0.0, 1.0), (0.5, 1.0, 0.0, 1.0))
@@ -32,7 +29,7 @@ class _Warp:
     angle: float = 0.0
     zoom: float = 1.0
     corner: tuple[int, int] = (0, 0)
-    frame: Frame = _WHOLE
+    frame: Frame = WHOLE
 
     def __call__(self, images: Tensor) -> Tensor:
         return warp(images, angle=self.angle, zoom=self.zoom, corner=self.corner)
@@ -64,14 +61,6 @@ _TINY = 1e-12
 _POOLED = {"pixels": 1, "coarse pixels": 2, "coarsest pixels": 4}
 
 
-@dataclass(frozen=True, eq=False)
-class View:
-    """One way to look at guesses."""
-
-    features: Features
-    frame: Frame = _WHOLE
-
-
 def embed_pictures(pictures: Tensor) -> Features:
     """Images `(N, C, H, W)` or signals `(N, C, L)` as they are compared, by measure."""
     shown = _shrink(_standardise(pictures.float()))
@@ -97,7 +86,7 @@ def show_pictures(guesses: Tensor) -> tuple[View, ...]:
     framed = [
         View(features, frame)
         for features in map(embed_pictures, sides)
-        for frame in (_WHOLE, *_LENGTHWISE, *_UPRIGHT)
+        for frame in (WHOLE, *_LENGTHWISE, *_UPRIGHT)
     ]
     small = [_shrink(_standardise(side.float())) for side in sides]
     # A guess that is both mirrored and one corner is too rare for the time that it takes.

@@ -1,0 +1,63 @@
+"""How the numbers of a metric are read: their unit, and which differences between them matter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What a metric's numbers mean to people and to a race between attacks; decibels by default.
+
+    Args:
+        of: What a share is a share of, such as "columns"; empty for decibels.
+        telling: About where an eye begins to recognise the input.
+        highest: From here on, a value only says that the guess is right up to rounding.
+        plateau: A doubling of an attack's steps that gains less than this gains nothing.
+        misled: Who ignores a defense and gains more than this was only misled by it.
+        behind: Who is further behind than this after a round leaves the race.
+        spread: Share of their mean by which the scores of people differ, and its limits.
+    """
+
+    of: str = ""
+    telling: float = 20.0
+    highest: float = 60.0
+    plateau: float = 0.5
+    misled: float = 3.0
+    behind: float = 3.0
+    # Where more decibels come back, people differ more.
+    spread: tuple[float, float, float] = (0.12, 2.0, 4.5)
+
+
+DECIBELS = Scale()
+
+
+def share_of(parts: str, *, telling: float) -> Scale:
+    """The scale of a share, from 0 to 1, of the parts of an input.
+
+    Example:
+        >>> share_of("columns", telling=0.8).highest
+        1.0
+    """
+    return Scale(
+        of=parts,
+        telling=telling,
+        highest=1.0,
+        plateau=0.01,
+        misled=0.1,
+        behind=0.15,
+        spread=(0.0, 0.15, 0.15),
+    )
+
+
+@runtime_checkable
+class _Scaled(Protocol):
+    @property
+    def scale(self) -> Scale:
+        """How to read its numbers."""
+
+
+def scale_of(metric: object) -> Scale:
+    """The scale of a metric; decibels if it has none, as the metric of another package."""
+    return metric.scale if isinstance(metric, _Scaled) else DECIBELS
