@@ -12,6 +12,7 @@ from seepage.audit import Audit, select_targets
 from seepage.audit.record import Control
 from seepage.audit.run_case import run_case
 from seepage.bounds import BOUNDS, CandidateError, IdentificationLimit
+from seepage.bounds.dp_limits import read_guaranteed_noise
 from seepage.core.construct import Component
 from seepage.core.reconstruction import Race, Trial
 from seepage.defenses.chain import Chain
@@ -25,7 +26,6 @@ from seepage.report import (
     verdict,
 )
 from seepage.report.limits import _find_limit, find_beaten, tell_limits
-from seepage.report.words import read_dp_sgd
 from seepage.scoring.identification import Identification
 
 HIDDEN = Identification(40, 99, "same label", 0.5, 3.0, False, 2.0, 2.0, 2.0)
@@ -118,15 +118,9 @@ def test_an_attack_that_beats_the_limit_raises_an_alarm():
 
 
 def test_a_mean_over_the_batch_divides_by_its_size():
-    chain = (
-        Component("ClipEach", {"max_norm": 1.0}),
-        Component("Mean", {"over": None}),
-        Component("AddGaussian", {"std": 0.25}),
-    )
-    promise = read_dp_sgd(chain, batch_size=8)
-    assert promise is not None
-    assert promise.noise_multiplier == 2.0
-    assert read_dp_sgd(chain) is None
+    chain = (sp.ClipEach(1.0), sp.Mean(), sp.AddGaussian(0.25))
+    assert read_guaranteed_noise(chain, sp.Gradient(), 8) == 2.0
+    assert read_guaranteed_noise(chain, sp.FedAvg(lr=0.1, steps=2), 8) == 0.0
 
 
 def bound(defense, local=None, size=2):

@@ -18,6 +18,7 @@ from seepage.core.errors import UnreadableFile
 from seepage.core.protocols import Side
 from seepage.core.reconstruction import Race
 from seepage.core.whole_file import pack, unpack
+from seepage.defenses.recorded import only_scales
 from seepage.scoring.identification import Identification, compute_luck
 
 Defense = tuple[Component, ...]
@@ -333,7 +334,7 @@ def _speaks_for(control: Record, record: Record) -> bool:
         return raced or bool(record.effort.get("simulates"))
     if record.defense and not record.readable:
         return False
-    scaled = all(link.name == "Clip" for link in record.defense)
+    scaled = all(map(only_scales, record.defense))
     limit = EXPLAINED if control.residual <= EXPLAINED else _FAILED
     if scaled and control.certificate is not None and record.residual > limit:
         return False

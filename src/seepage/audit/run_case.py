@@ -256,8 +256,8 @@ def _find_guaranteed_noise(case: Case, seen: Observation) -> float:
     different = len({digest(one) for one in target.batch.inputs}) == len(target.batch)
     if not different or not bool(seen.update.flat().isfinite().all()):
         return 0.0
-    parts = case.client.chain.split(target.batch)
-    return read_guaranteed_noise(case.client, min(map(len, parts)))
+    examples = min(map(len, case.client.chain.split(target.batch)))
+    return read_guaranteed_noise(links, case.client.local, examples)
 
 
 def _count_sure(seen: Observation, guess: Reconstruction) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
@@ -74,7 +75,8 @@ class IdentificationLimit:
         """Limit how often each person of the batch can be identified."""
         require_key(rng)
         # A client of several that are aggregated averages over its own part of the batch.
-        sigma = read_guaranteed_noise(client, min(len(part) for part in client.chain.split(batch)))
+        examples = min(len(part) for part in client.chain.split(batch))
+        sigma = read_guaranteed_noise(client.chain.links, client.local, examples)
         chance = self.chance(noise_multiplier=sigma)
         value = torch.full((len(batch),), chance, dtype=torch.float64, device="cpu")
         assumed = (
@@ -87,12 +89,14 @@ class IdentificationLimit:
         return BoundValue(value, "upper", IDENTIFIED, assumed, "" if sigma else NO_LIMIT)
 
 
-def read_guaranteed_noise(client: Client, examples: int) -> float:
+def read_guaranteed_noise(links: Sequence[object], local: object, examples: int) -> float:
     """The noise in units of the clipping norm; 0 if nothing is clipped in a sound order.
 
-    A mean without a number of its own is taken over `examples` at least.
+    Args:
+        links: The client's defenses.
+        local: Its computation; clipping each example bounds one gradient only.
+        examples: Of one client, at least; a mean that names no number is taken over them.
     """
-    links = client.chain.links
     found = [
         noise.std / clip.max_norm
         for clip, noise in pairwise(links)
@@ -100,7 +104,7 @@ def read_guaranteed_noise(client: Client, examples: int) -> float:
     ]
     match links[:3]:
         case (ClipEach(max_norm=norm), Mean(over=size), AddGaussian(std=std)):
-            if isinstance(client.local, Gradient):
+            if isinstance(local, Gradient):
                 found.append(std * (size or examples) / norm)
     return max(found, default=0.0)
 

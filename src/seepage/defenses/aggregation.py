@@ -37,6 +37,8 @@ class SecureAggregation(Link):
         (mcmahan2017communication) for the weights
     """
 
+    label = "Secure aggregation of {clients}"
+
     clients: int
     average: bool = field(default=True, kw_only=True)
 

@@ -97,6 +97,11 @@ class Chain:
         return all(getattr(link, "keeps_gradient", False) for link in self.links)
 
     @property
+    def only_scales(self) -> bool:
+        """Whether all entries of an update are multiplied by one number, if anything is done."""
+        return all(getattr(link, "only_scales", False) for link in self.links)
+
+    @property
     def repeatable_links(self) -> int:
         """How many of the last links whoever sees an update can apply to it as well."""
         return sum(1 for _ in takewhile(_is_repeatable, reversed(self.links)))
@@ -191,9 +196,14 @@ def _rank(link: Protection) -> int:
 class Link:
     """Abstract: a frozen value whose `repr` is the shortest call that builds it.
 
-    Set `keeps_gradient` if the update stays a multiple of a gradient, but for noise or rounding.
-    Set `repeatable` if it is a function of one finished update, without randomness or a secret:
-    whoever sees an update can do the same to it.
+    What a defense says of itself, where it is not what is usual:
+
+    - `label`: what people read, such as "Prune {ratio:g}"; otherwise the call.
+    - `keeps_gradient`: the update stays a multiple of a gradient, but for noise or rounding.
+    - `only_scales`: all entries of the update are multiplied by one number.
+    - `repeatable`: it is a function of one finished update, without randomness or a secret, so that
+      whoever sees an update can do the same to it.
+    - `noise`: standard deviation of what it adds to every entry.
 
     Example:
         >>> from seepage.defenses import Prune
@@ -201,8 +211,27 @@ class Link:
         (Prune(0.9), Prune(0.9, scope='update'))
     """
 
+    label: ClassVar[str] = ""
     keeps_gradient: ClassVar[bool] = False
+    only_scales: ClassVar[bool] = False
     repeatable: ClassVar[bool] = False
+
+    @property
+    def noise(self) -> float:
+        """By default there is none."""
+        return 0.0
+
+    def describe(self) -> str:
+        """A few words for tables, with every argument that is not at its default."""
+        if not self.label:
+            return repr(self)
+        values = {f.name: getattr(self, f.name) for f in fields(cast(Any, self))}
+        more = [
+            f"{f.name}={values[f.name]}"
+            for f in fields(cast(Any, self))
+            if f"{{{f.name}" not in self.label and values[f.name] != f.default
+        ]
+        return " ".join([self.label.format(**values), *more])
 
     def __repr__(self) -> str:
         """Write positional arguments bare, and leave out arguments that equal their default."""

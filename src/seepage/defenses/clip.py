@@ -33,6 +33,8 @@ class Clip(OnAggregate):
         Liu et al., 2024, Sec. 3 (liu2024systematic)
     """
 
+    label = "Clip C={max_norm:g}"
+    only_scales = True
     keeps_gradient: ClassVar[bool] = True
     repeatable: ClassVar[bool] = True
     max_norm: float
@@ -56,6 +58,7 @@ class ClipEach(OnUpdate):
         Abadi et al., 2016, Algorithm 1 (abadi2016deep)
     """
 
+    label = "Clip each C={max_norm:g}"
     keeps_gradient: ClassVar[bool] = True
     consumes: ClassVar[Granularity] = "per_example"
     produces: ClassVar[Granularity] = "per_example"
@@ -82,6 +85,7 @@ class Mean(OnUpdate):
         Abadi et al., 2016, Algorithm 1 (abadi2016deep)
     """
 
+    label = "Mean"
     keeps_gradient: ClassVar[bool] = True
     consumes: ClassVar[Granularity] = "per_example"
     produces: ClassVar[Granularity] = "aggregate"
@@ -124,11 +128,17 @@ class AddGaussian(OnAggregate):
         Abadi et al., 2016 (abadi2016deep); Liu et al., 2024 (liu2024systematic)
     """
 
+    label = "Gaussian noise \N{GREEK SMALL LETTER SIGMA}={std:g}"
     keeps_gradient: ClassVar[bool] = True
     std: float
 
     def __post_init__(self) -> None:
         require_at_least(0, std=self.std)
+
+    @property
+    def noise(self) -> float:
+        """The deviation of the noise."""
+        return self.std
 
     def __call__(self, update: Update, *, rng: Rng) -> Update:
         """Add noise drawn from `rng`."""
@@ -148,11 +158,17 @@ class AddLaplace(OnAggregate):
         Zhu et al., 2019, Sec. 5 (zhu2019deep)
     """
 
+    label = "Laplace noise b={scale:g}"
     keeps_gradient: ClassVar[bool] = True
     scale: float
 
     def __post_init__(self) -> None:
         require_at_least(0, scale=self.scale)
+
+    @property
+    def noise(self) -> float:
+        """The deviation of the noise."""
+        return math.sqrt(2) * self.scale
 
     def __call__(self, update: Update, *, rng: Rng) -> Update:
         """Add noise drawn from `rng` by inverting the distribution function."""

@@ -39,6 +39,7 @@ class Prune(OnAggregate):
         Huang et al., 2021 (huang2021evaluating); Zhu et al., 2019 (zhu2019deep)
     """
 
+    label = "Prune {ratio:g}"
     repeatable: ClassVar[bool] = True
     ratio: float
     scope: Literal["tensor", "update"] = field(default="tensor", kw_only=True)
@@ -78,6 +79,7 @@ class TopK(OnAggregate):
         Stich et al., 2018 (stich2018sparsified), without the memory of unsent entries
     """
 
+    label = "Top {k}"
     repeatable: ClassVar[bool] = True
     k: int
 
@@ -109,6 +111,8 @@ class Dropout(OnAggregate):
     References:
         Liu et al., 2024, Sec. 3.4 and E.1 (liu2024systematic)
     """
+
+    label = "Dropout {rate:g}"
 
     rate: float
     rescale: bool = field(default=False, kw_only=True)
@@ -142,6 +146,7 @@ class Sign(OnAggregate):
         Bernstein et al., 2018 (bernstein2018signsgd)
     """
 
+    label = "Sign"
     repeatable: ClassVar[bool] = True
 
     def __call__(self, update: Update, *, rng: Rng) -> Update:
@@ -163,6 +168,7 @@ class Quantize(OnAggregate):
         Alistarh et al., 2017 (alistarh2017qsgd); rounding here is to nearest, not random
     """
 
+    label = "Quantize {bits} bits"
     keeps_gradient: ClassVar[bool] = True
     repeatable: ClassVar[bool] = True
     bits: int

@@ -67,6 +67,8 @@ class MixUp(_MixInputs):
         k and the bound; the Dirichlet law is that of their code
     """
 
+    label = "MixUp k={k}"
+
     def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
         """Mix the batch with fresh coefficients."""
         mixtures, mixing = self._mix(prepared, rng)
@@ -90,6 +92,8 @@ class InstaHide(_MixInputs):
     References:
         Huang et al., 2020 (huang2020instahide); Huang et al., 2021, Sec. A.3 (huang2021evaluating)
     """
+
+    label = "InstaHide k={k}"
 
     def prepare(self, prepared: PreparedBatch, *, rng: Rng) -> PreparedBatch:
         """Mix, then flip signs."""
@@ -178,6 +182,7 @@ class Oasis(OnInputs):
         Jeter et al., 2024 (jeter2024oasis)
     """
 
+    label = "Oasis"
     stage: ClassVar[Stage] = "data"
 
     rotations: bool = field(default=True, kw_only=True)

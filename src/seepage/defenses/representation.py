@@ -51,6 +51,7 @@ class Soteria(OnInputs):
         Sun et al., 2021 (sun2021soteria); their code sums over the batch
     """
 
+    label = "Soteria {ratio:g}"
     stage: ClassVar[Stage] = "network"
 
     ratio: float
@@ -136,6 +137,7 @@ class Precode(OnInputs):
         Scheliga et al., 2022 (scheliga2022precode)
     """
 
+    label = "Precode {code}"
     stage: ClassVar[Stage] = "network"
 
     code: int = 256

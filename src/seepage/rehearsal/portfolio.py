@@ -17,7 +17,6 @@ from seepage.core.construct import write_call
 from seepage.core.errors import SeepageError
 from seepage.core.protocols import attack_many
 from seepage.defenses.chain import chain
-from seepage.defenses.clip import Clip
 from seepage.rehearsal.combine import MeanOfStarts
 
 # What a search does about a defense that it knows: reads off the update what the defense did,
@@ -164,7 +163,7 @@ def is_defended(seen: Observation) -> bool:
 def is_hidden(seen: Observation) -> bool:
     """Whether a known defense does more than scale the update."""
     client = seen.simulate.client
-    return client is not None and any(not isinstance(link, Clip) for link in client.chain.links)
+    return client is not None and not client.chain.only_scales
 
 
 def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender, ...]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from seepage.audit.record import Record
+from seepage.clients.gradient import Gradient
 from seepage.core.construct import Component
+from seepage.defenses.aggregation import SecureAggregation
+from seepage.defenses.recorded import adds_noise, find_built_in
 from seepage.report.leak import Attempt, Victim
-from seepage.report.words import Setup, count_noun, label_setups, list_words, percent, read_dp_sgd
+from seepage.report.words import Setup, count_noun, label_setups, list_words, percent
 from seepage.scoring.identification import compute_luck
 
 _SETTLES = (
@@ -54,25 +56,12 @@ def _find_limit(record: Record, strangers: int) -> _Limit | None:
 
 def _read_noise(record: Record) -> float:
     """The noise in units of the clipping norm, as `IdentificationLimit` reads it off a client."""
-    found = [0.0]
-    for clip, noise in pairwise(record.defense):
-        if clip.name == "Clip" and noise.name == "AddGaussian":
-            try:
-                found.append(float(noise.arguments["std"]) / float(clip.arguments["max_norm"]))
-            except (KeyError, ValueError, TypeError, ArithmeticError):  # plugins of the same names
-                continue
-    promise = read_dp_sgd(record.defense, batch_size=_count_examples(record))
-    if promise is not None and record.local.name == "Gradient":
-        found.append(promise.noise_multiplier)
-    return max(found)
+    from seepage.bounds.dp_limits import read_guaranteed_noise
 
-
-def _count_examples(record: Record) -> int:
-    """How many examples one client has at least: a part of the batch if several are aggregated."""
-    last = record.defense[-1] if record.defense else None
-    if last is None or last.name != "SecureAggregation":
-        return record.batch_size
-    return record.batch_size // int(last.arguments["clients"])
+    links = [find_built_in(link) for link in record.defense]
+    clients = links[-1].clients if links and isinstance(links[-1], SecureAggregation) else 1
+    local = Gradient() if record.local.name == "Gradient" else None
+    return read_guaranteed_noise(links, local, record.batch_size // clients)
 
 
 def find_settled(tried: Sequence[Attempt]) -> set[Setup]:
@@ -85,7 +74,6 @@ def tell_limits(tried: Sequence[Attempt]) -> list[str]:
     """How often any attack could identify somebody, where a limit says anything."""
     found: dict[Setup, _Limit] = {}
     unlimited: dict[Setup, None] = {}
-    noises = {"AddGaussian", "AddLaplace"}
     for attempt in tried:
         place, setup = attempt.identification, Setup.of(attempt.record)
         if place is None or not place.fair:
@@ -93,7 +81,7 @@ def tell_limits(tried: Sequence[Attempt]) -> list[str]:
         limit = _find_limit(attempt.record, place.strangers)
         if limit is not None and limit.chance > found.get(setup, limit).chance - 1e-12:
             found[setup] = limit
-        elif limit is None and noises & {link.name for link in attempt.record.defense}:
+        elif limit is None and any(map(adds_noise, attempt.record.defense)):
             unlimited[setup] = None
     labels = label_setups(Setup.of(attempt.record) for attempt in tried)
     settled = find_settled(tried)

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from seepage.audit.record import Defense, Record
 from seepage.core.construct import Component
+from seepage.defenses.recorded import describe_defense
 
 T = TypeVar("T", bound=Hashable)
 
@@ -19,122 +20,10 @@ NO_DEFENSE: Defense = ()
 # Why nothing is said to be safe, or proved, behind a defense that does not do what it tells.
 UNSIMULATED = "the defense could not be simulated"
 
-# The short label of each defense, and the arguments that it does not show while they are at their
-# default.
-_LABELS: Mapping[str, str] = {
-    "AddGaussian": "Gaussian noise \N{GREEK SMALL LETTER SIGMA}={std:g}",
-    "AddLaplace": "Laplace noise b={scale:g}",
-    "Clip": "Clip C={max_norm:g}",
-    "ClipEach": "Clip each C={max_norm:g}",
-    "Dropout": "Dropout {rate:g}",
-    "InstaHide": "InstaHide k={k}",
-    "Mean": "Mean",
-    "MixUp": "MixUp k={k}",
-    "Oasis": "Oasis",
-    "Precode": "Precode {code}",
-    "Prune": "Prune {ratio:g}",
-    "Quantize": "Quantize {bits} bits",
-    "SecureAggregation": "Secure aggregation of {clients}",
-    "Sign": "Sign",
-    "Soteria": "Soteria {ratio:g}",
-    "TopK": "Top {k}",
-}
-_DEFAULTS: Mapping[str, object] = {
-    "average": True,
-    "bound": 0.65,
-    "flips": False,
-    "over": None,
-    "rescale": False,
-    "rotations": True,
-    "scope": "tensor",
-    "seed": 0,
-}
-_DP_SGD = ("ClipEach", "Mean", "AddGaussian")
-
 
 def defense_words(defense: Defense) -> str:
-    """The short label of a defense; a plugin's defense reads like the call that makes it.
-
-    Example:
-        >>> defense_words(()), defense_words((Component("Prune", {"ratio": 0.9}),))
-        ('no defense', 'Prune 0.9')
-        >>> defense_words((Component("Sign"), Component("Blur", {"width": 3})))
-        'Sign + Blur(width=3)'
-        >>> clip, mean = Component("ClipEach", {"max_norm": 1.0}), Component("Mean", {"over": 4})
-        >>> defense_words((clip, mean, Component("AddGaussian", {"std": 0.125})))
-        'DP-SGD C=1 σ=0.5'
-        >>> defense_words((clip, Component("Mean"), Component("AddGaussian", {"std": 0.01})))
-        'DP-SGD C=1 noise 0.01'
-    """  # noqa: RUF002
-    for start in range(len(defense) - 2):
-        if (label := _label_dp_sgd(defense[start : start + 3])) is not None:
-            before, after = defense[:start], defense[start + 3 :]
-            return " + ".join([*map(_label_link, before), label, *map(_label_link, after)])
-    return " + ".join(map(_label_link, defense)) or "no defense"
-
-
-def _label_dp_sgd(links: Defense) -> str | None:
-    """Three links as DP-SGD: with its noise multiplier, or else with the noise on the mean."""
-    if tuple(link.name for link in links) != _DP_SGD:
-        return None
-    if (found := read_dp_sgd(links)) is not None:
-        sigma = f"\N{GREEK SMALL LETTER SIGMA}={found.noise_multiplier:g}"
-        return f"DP-SGD C={found.max_norm:g} {sigma}"
-    clip, mean, noise = (link.arguments for link in links)
-    try:
-        known = f"DP-SGD C={clip['max_norm']:g} noise {noise['std']:g}"
-    except (KeyError, ValueError, TypeError):  # plugins of the same names
-        return None
-    return known if mean.get("over") is None else None
-
-
-@dataclass(frozen=True)
-class _Promise:
-    """What DP-SGD promises: the clipping norm C, and the noise in units of it."""
-
-    max_norm: float
-    noise_multiplier: float
-
-
-def read_dp_sgd(defense: Defense, *, batch_size: int | None = None) -> _Promise | None:
-    """The promise of a chain that begins with DP-SGD; None if it does not.
-
-    Links after the noise cannot weaken the promise, those before the clipping can.
-
-    Args:
-        defense: The chain.
-        batch_size: What a mean over the batch divides by, if the chain does not name a number.
-
-    Example:
-        >>> clip, mean = Component("ClipEach", {"max_norm": 1.0}), Component("Mean", {"over": 4})
-        >>> read_dp_sgd((clip, mean, Component("AddGaussian", {"std": 0.125})))
-        _Promise(max_norm=1.0, noise_multiplier=0.5)
-    """
-    if tuple(link.name for link in defense[:3]) != _DP_SGD:
-        return None
-    clip, mean, noise = defense[:3]
-    try:
-        norm = float(clip.arguments["max_norm"])
-        sigma = noise.arguments["std"] * (mean.arguments.get("over") or batch_size) / norm
-        return _Promise(norm, float(sigma))
-    except (KeyError, ValueError, TypeError, ArithmeticError):  # plugins of the same names
-        return None
-
-
-def _label_link(link: Component) -> str:
-    template = _LABELS.get(link.name)
-    if template is None:
-        return str(link)
-    try:
-        label = template.format(**link.arguments)
-    except (KeyError, ValueError, TypeError):  # a plugin's defense of the same name
-        return str(link)
-    more = [
-        f"{name}={value}"
-        for name, value in link.arguments.items()
-        if f"{{{name}" not in template and value != _DEFAULTS.get(name)
-    ]
-    return " ".join([label, *more])
+    """The short label of a defense; a plugin's defense reads like the call that makes it."""
+    return describe_defense(defense)
 
 
 def local_words(local: Component) -> str:
