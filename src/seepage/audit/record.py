@@ -138,6 +138,7 @@ class Record:
         known_as: For a captured update, the data and number under which each person counts: those
             of the first update of the same client with the same input. Empty where `data` and
             `people` tell people apart.
+        kind: What the inputs are called, such as "images"; empty if that is not known.
         control: How the controls of this attack went; None if none was run. Not stored, but put
             together from the records of the controls.
     """
@@ -170,6 +171,7 @@ class Record:
     readable: bool = False
     repeatable: int = 0
     known_as: tuple[tuple[str, int], ...] = ()
+    kind: str = ""
     control: Control | None = None
 
     @property

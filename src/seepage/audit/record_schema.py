@@ -221,6 +221,8 @@ _FIELDS: Mapping[str, Check] = {
     "readable": _is_truth_value,
     "repeatable": _is_count,
     "known_as": _list_of(_is_person),
+    # It stands in sentences.
+    "kind": lambda value: isinstance(value, str) and bool(re.fullmatch("[a-z]{0,20}", value)),
     "control": lambda value: value is None,
     "batch_size": _is_place,
 }
@@ -231,6 +233,7 @@ _ADDED: Mapping[str, object] = {
     "readable": False,
     "repeatable": 0,
     "known_as": [],
+    "kind": "",
     "columns": [],
 }
 

@@ -101,6 +101,7 @@ def _begin_record(case: AnyCase) -> Record:
         truth=case.target.digest,
         sampling=case.target.sampling,
         known_as=case.target.known_as,
+        kind=case.task.domain.kind,
         bound=_begin_ceiling(case) if isinstance(case, BoundCase) else None,
     )
 

@@ -118,14 +118,8 @@ def audit_verdict(audit: AuditResult) -> Verdict:
 
 def name_inputs(audit: AuditResult) -> str:
     """What a person's data are called: images, signals, texts, or inputs of any kind."""
-    samples = {record.data: record for record in audit.records}.values()
-    inputs = (
-        audit.guess(record) if (truth := audit.truth(record)) is None else truth
-        for record in samples
-    )
-    kinds = {v.ndim if v.is_floating_point() else 0 for v in inputs if v is not None}
-    names = {0: "texts", 4: "images", 3: "signals", 2: "rows"}
-    return names.get(kinds.pop(), "inputs") if len(kinds) == 1 else "inputs"
+    kinds = {record.kind for record in audit.records}
+    return (kinds.pop() if len(kinds) == 1 else "") or "inputs"
 
 
 def tell_people(people: People, noun: str, where: str = "") -> str:
