@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow check fresh format docs flower smoke locked sbom audit-dependencies clean
+.PHONY: demo test test-slow check fresh format docs flower smoke lock locked sbom audit-dependencies clean
 
 demo: $(READY)
 	$(BIN)/seepage audit --out demo --overwrite --workers 2
@@ -60,9 +60,20 @@ locked:
 	.venv-locked/bin/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation \
 		-e . -e papers
 
+# requirements.lock after a change: versions stay where they fit, and with UPGRADE=--upgrade the newest are taken.
+TOOLS := build/tools
+lock:
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(TOOLS)/bin/uv pip compile requirements.in -c constraints.txt --output-file requirements.lock $(UPGRADE) \
+		--universal --python-version 3.11 --generate-hashes --no-annotate --quiet \
+		--no-emit-package seepage --no-emit-package seepage-papers --custom-compile-command 'make lock'
+
 # What is installed, as a CycloneDX bill of materials.
 sbom: $(READY)
-	$(BIN)/python -m scripts.sbom --out sbom.json
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-file sbom.json $(BIN)/python
 
 # Known vulnerabilities of what is locked; needs an index and a network that allow it.
 audit-dependencies: $(READY)
