@@ -15,7 +15,7 @@ from statistics import median
 from benchmarks.provenance import save
 from seepage.audit import load_audit
 from seepage.cli import app
-from seepage.report import attempts, contradictions, headrooms
+from seepage.report import contradictions, headrooms
 
 SPEC = Path(__file__).parents[2] / "specs" / "bounds.toml"
 
@@ -28,7 +28,7 @@ def main() -> None:
     app(["audit", str(SPEC), "--out", str(asked.audit), "--resume", "--plain", "--device", "cpu"],
         standalone_mode=False)  # fmt: skip
     found = load_audit(asked.audit)
-    rooms = headrooms(attempts(found.records), found.bounds)
+    rooms = headrooms(found.results, found.bounds)
     rows = [described(room) for room in rooms]
     beaten = [contradiction.sentence for contradiction in contradictions(rooms)]
     # The folder is a path of one machine.

@@ -50,11 +50,11 @@ from torch import Tensor, nn
 import seepage as sp
 from benchmarks.peer import reconstruct_texts
 from benchmarks.provenance import continue_rows, save
+from seepage.audit.results.intervals import share_interval
 from seepage.core import Protection, Task
 from seepage.core.errors import NotApplicable
 from seepage.core.progress import listen
 from seepage.domains import Tokens
-from seepage.report.intervals import share_interval
 from seepage.step import StepAudit
 
 WIDTH, CLASSES, RATE = 64, 2, 1e-3

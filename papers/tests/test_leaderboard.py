@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.audit import load_audit
+from seepage.audit.results import Level
 from seepage.cli import app
 from seepage.cli.audit_command import audit
 from seepage.core.errors import InvalidValue, UnknownName
-from seepage.report.leak import Level
 from seepage_papers import leaderboard as module
 from seepage_papers.board import BOARD, SMOKE, Board, find_sizes, list_lines, parse_links
 from seepage_papers.board_chart import draw_board

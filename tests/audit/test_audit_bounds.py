@@ -26,11 +26,12 @@ from seepage.audit import (
 )
 from seepage.audit.case import client_key
 from seepage.audit.record import Record
+from seepage.audit.results import Results
 from seepage.audit.targets import CapturedUpdate, Target
 from seepage.cli import app
 from seepage.core import BoundValue
 from seepage.core.errors import line_to_store
-from seepage.report import attempts, contradictions, headrooms
+from seepage.report import contradictions, headrooms
 
 SPEC = """controls = false
 seeds = [0, 1]
@@ -126,7 +127,7 @@ def test_a_closed_form_never_beats_the_bound_on_a_real_network():
     grid, batches = audit()
     records = [outcome.record for outcome in grid.run(batches)]
     attacks = [record for record in records if record.bound is None]
-    rooms = headrooms(attempts(attacks), [record for record in records if record.bound])
+    rooms = headrooms(Results.of(attacks), [record for record in records if record.bound])
     assert len(rooms) == len(BOUNDS)
     assert all(room.speaks and room.people[0].tried for room in rooms)
     assert not contradictions(rooms)

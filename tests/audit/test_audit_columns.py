@@ -8,10 +8,12 @@ from tests.report.records import make_record
 
 import seepage as sp
 from seepage.audit.record import Record
+from seepage.audit.results import Results
+from seepage.audit.results.amount import Amount
 from seepage.audit.targets import select_targets
 from seepage.core import Rng
 from seepage.core.construct import Component
-from seepage.report import Level, attempts
+from seepage.report import Level
 
 PEOPLE = 32
 
@@ -75,8 +77,8 @@ IGNORANT = {
 @pytest.mark.parametrize("kind", IGNORANT)
 def test_a_guess_without_an_update_has_no_columns_beyond_chance(kind):
     found = list(guess_for(range(PEOPLE), IGNORANT[kind]))
-    assert not any(attempt.parts for attempt in attempts(found))
-    assert {attempt.level for attempt in attempts(found)} == {Level.inconclusive}
+    assert not any(attempt.parts for attempt in Results.of(found))
+    assert {attempt.level for attempt in Results.of(found)} == {Level.inconclusive}
 
 
 def keep_columns(rows, columns, rng):
@@ -91,20 +93,20 @@ def keep_columns(rows, columns, rng):
 def test_columns_that_came_back_are_told(size):
     leaked = keep_columns(TABLE.inputs[:PEOPLE], (0, 3, 5, 7), Rng(1))
     found = list(guess_for(range(PEOPLE), list(leaked.split(size))))
-    told = [attempt for attempt in attempts(found) if attempt.parts]
+    told = [attempt for attempt in Results.of(found) if attempt.parts]
     assert len(told) >= PEOPLE / 4
-    assert all("of the columns" in attempt.parts[0] for attempt in told)
+    assert {attempt.parts[0].metric for attempt in told} == {"feature_accuracy"}
     assert Level.partly in {attempt.level for attempt in told}
 
 
 def test_columns_of_one_person_are_told_only_if_few_strangers_share_them():
     own = TABLE.inputs[:1]
     [whole] = guess_for([0], [own])
-    assert attempts([whole])[0].parts == ("100 % of the columns",)
+    assert Results.of([whole])[0].parts == (Amount("feature_accuracy", 1.0),)
     assert whole.columns[0] == 1.0
     assert len(whole.columns) == 1 + whole.identification[0].strangers
     [typical] = guess_for([0], [typical_rows()["medians"][None]])
-    assert attempts([typical])[0].parts == ()
+    assert Results.of([typical])[0].parts == ()
 
 
 def test_more_attacks_need_more_evidence_and_repetitions_are_no_more_people():
@@ -115,16 +117,16 @@ def test_more_attacks_need_more_evidence_and_repetitions_are_no_more_people():
         baselines={"mean": {"feature_accuracy": (0.3,)}},
         columns=shares,
     )
-    assert attempts([one])[0].parts == ("90 % of the columns",)
+    assert Results.of([one])[0].parts == (Amount("feature_accuracy", 0.9),)
     other = replace(one, attack=Component("other"), columns=shares[::-1])
-    assert not any(attempt.parts for attempt in attempts([one, other]))
+    assert not any(attempt.parts for attempt in Results.of([one, other]))
     lucky = replace(one, columns=(0.9, *[0.9] * 9, *[0.3] * 90))
     again = [replace(lucky, seed=seed) for seed in range(5)]
-    assert not any(attempt.parts for attempt in attempts(again)), "seeds are no more people"
+    assert not any(attempt.parts for attempt in Results.of(again)), "seeds are no more people"
     people = [replace(lucky, people=(number,)) for number in range(5)]
-    assert all(attempt.parts for attempt in attempts(people))
+    assert all(attempt.parts for attempt in Results.of(people))
     untested = replace(one, columns=())
-    assert attempts([untested])[0].parts == ()
+    assert Results.of([untested])[0].parts == ()
 
 
 def test_what_was_compared_is_stored():

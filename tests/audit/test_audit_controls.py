@@ -8,6 +8,7 @@ import torch
 import seepage as sp
 from seepage.audit import Audit, find_breaches, select_targets
 from seepage.audit.record import Control, join_controls
+from seepage.audit.results import Results
 from seepage.audit.run_case import serial, side_by_side
 from seepage.core import Reconstruction
 from seepage.core.construct import Component
@@ -15,8 +16,7 @@ from seepage.core.reconstruction import Race, Trial
 from seepage.data.dataset import Dataset
 from seepage.defenses.chain import OnAggregate
 from seepage.domains.box import Signal
-from seepage.report import Level, attempts, strongest, verdict
-from seepage.report.leak import group_by_setup
+from seepage.report import Level, verdict
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ def run(digits, attack, *defenses, people=4, network=(16,), executor=serial, **o
 
 def levels(records):
     """The level of each person behind each defense."""
-    groups = group_by_setup(attempts(join_controls(records)))
+    groups = Results.of(join_controls(records)).setups
     return {
-        str(setup.defense): {attempt.level for attempt in strongest(group).values()}
+        str(setup.defense): {attempt.level for attempt in group.strongest()}
         for setup, group in groups.items()
     }
 
@@ -192,12 +192,12 @@ def test_a_closed_form_that_cannot_read_the_update_says_nothing_about_a_search(n
         for record in with_race(noisy, defended=race, steps=320)
     ]
     behind = [record for record in join_controls(signed) if record.defense]
-    assert {attempt.level for attempt in attempts(behind)} == {Level.inconclusive}
+    assert {attempt.level for attempt in Results.of(behind)} == {Level.inconclusive}
     [told] = [line for line in verdict(behind).details if "Positive control" in line]
     assert "a closed form found 3 of 3 people" in told
     closed = Component("analytic_fc", {})
     named = [replace(record, race=None, attack=closed) for record in signed]
-    found = attempts([record for record in join_controls(named) if record.defense])
+    found = Results.of([record for record in join_controls(named) if record.defense])
     assert {attempt.level for attempt in found} == {Level.inconclusive}
 
 
@@ -255,7 +255,7 @@ def test_the_leaked_label_of_a_single_person_is_in_the_headline(digits, reads):
     records = join_controls(run(digits, ReadLabel(reads), people=1, threats=[blind]))
     headline = verdict(records).headline
     assert headline.endswith("; the label came back") == reads, headline
-    [shown] = {attempt.level for attempt in attempts(records)}
+    [shown] = {attempt.level for attempt in Results.of(records)}
     assert shown == (Level.partly if reads else Level.inconclusive)
 
 
@@ -432,8 +432,9 @@ def test_a_closed_form_that_explains_other_updates_but_not_this_one_hides_nobody
     assert record.residual > 0.1 > 1e-3 > max(canary.residual for canary in canaries)
     assert all(place.singled_out for canary in canaries for place in canary.identification)
     assert not record.control.able
-    found = strongest(attempts([record]))
-    assert found["digits", 0].level is Level.inconclusive
+    found = Results.of([record]).strongest()
+    [first] = [row for row in found if row.person == ("digits", 0)]
+    assert first.level is Level.inconclusive
 
 
 @dataclass(frozen=True, repr=False)
@@ -451,15 +452,15 @@ class Mapped(OnAggregate):
 def test_a_defense_of_ones_own_that_may_only_mislead_the_search_hides_nobody(digits):
     search = sp.attacks.inverting_gradients(steps=200, restarts=1, tv=0.0)
     found = join_controls(run(digits, search, Mapped("wrap"), Mapped("blank")))
-    groups = group_by_setup(attempts(found)).values()
+    groups = Results.of(found).setups.values()
     flags = [{"misled" in attempt.record.effort for attempt in group} for group in groups]
     assert flags == [{False}, {True}, {False}]
     _, wrapped, blank = (
         [replace(a.record, control=replace(a.record.control, bare=(8, 8, 0.01))) for a in group]
         for group in groups
     )
-    assert {a.level for a in attempts(wrapped)} == {Level.inconclusive}
-    assert {a.level for a in attempts(blank)} == {Level.not_shown}
+    assert {a.level for a in Results.of(wrapped)} == {Level.inconclusive}
+    assert {a.level for a in Results.of(blank)} == {Level.not_shown}
     assert "may only be misled" in verdict(wrapped).headline
 
 
@@ -472,7 +473,8 @@ def test_a_closed_form_that_a_defense_of_ones_own_misleads_hides_nobody_either(d
     behind = [replace(record, control=able) for record in found if record.defense]
     unflagged = [replace(record, effort={}) for record in behind]
     said = [
-        {a.level for a in attempts(some) if not a.level.identified} for some in (behind, unflagged)
+        {a.level for a in Results.of(some) if not a.level.identified}
+        for some in (behind, unflagged)
     ]
     assert said == [{Level.inconclusive}, {Level.not_shown}]
 

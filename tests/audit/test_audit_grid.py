@@ -14,10 +14,11 @@ import seepage as sp
 from seepage.audit import Audit, run_case, select_targets
 from seepage.audit import grid as grid_module
 from seepage.audit.case import client_key, describe_threat
+from seepage.audit.results import Results
 from seepage.core.errors import InvalidValue
 from seepage.data import Dataset
 from seepage.domains import Signal
-from seepage.report import Level, attempts
+from seepage.report import Level
 from seepage.scoring import METRICS
 
 PHOTOS = sp.data.load("photos")
@@ -253,10 +254,10 @@ def test_no_list_of_metrics_changes_what_is_said_of_a_person(asked):
     case = one_case(sp.attacks.analytic_fc(), knows_labels=False)
     everything = run_case(case).record
     shown = run_case(replace(case, metrics=tuple(METRICS[name] for name in asked))).record
-    judged, again = attempts([everything]), attempts([shown])
+    judged, again = Results.of([everything]), Results.of([shown])
     assert [one.level for one in judged] == [Level.reconstructed]
-    assert [(a.level, a.parts, a.psnr) for a in again] == [
-        (a.level, a.parts, a.psnr) for a in judged
+    assert [(a.level, a.label, a.parts, a.psnr) for a in again] == [
+        (a.level, a.label, a.parts, a.psnr) for a in judged
     ]
 
 

@@ -9,8 +9,9 @@ from torch import nn
 import seepage as sp
 from seepage.audit import Audit, find_breaches
 from seepage.audit.record import join_controls
+from seepage.audit.results import Results
 from seepage.audit.targets import select_targets
-from seepage.report import Level, attempts, strongest, verdict
+from seepage.report import Level, verdict
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def make_table(count, **kinds):
 
 
 def levels_of(records):
-    return {attempt.level for attempt in strongest(attempts(records)).values()}
+    return {attempt.level for attempt in Results.of(records).strongest()}
 
 
 def test_nobody_is_identified_behind_much_noise_in_a_narrow_table():

@@ -10,11 +10,12 @@ from torch import nn
 import seepage as sp
 from seepage.audit import Audit, select_targets
 from seepage.audit.record import Control
+from seepage.audit.results import Results
 from seepage.audit.run_case import run_case
 from seepage.audit.targets import CapturedUpdate, Target
 from seepage.core import Batch
 from seepage.defenses.chain import OnInputs
-from seepage.report import Level, attempts, verdict
+from seepage.report import Level, verdict
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,8 +104,8 @@ def test_the_truth_takes_away_a_proof_that_it_contradicts(digits, by):
         replace(r, identification=tuple(replace(i, rank=9) for i in r.identification))
         for r in (able, honest)
     ]
-    assert [a.level for a in attempts(hidden[:1])] == [Level.inconclusive]
-    assert [a.level for a in attempts(hidden[1:])] == [Level.not_shown]
+    assert [a.level for a in Results.of(hidden[:1])] == [Level.inconclusive]
+    assert [a.level for a in Results.of(hidden[1:])] == [Level.not_shown]
     assert "the defense could not be simulated" in verdict(hidden[:1]).headline
     found = replace(able, identification=tuple(replace(i, rank=1) for i in able.identification))
     assert "the defense could not be simulated" in verdict([found]).headline

@@ -9,11 +9,12 @@ from tests.report.records import make_record
 
 import seepage as sp
 from seepage.audit import AuditResult, Ceiling, Planned
+from seepage.audit.results import Results
+from seepage.audit.words import defense_words
 from seepage.bounds.bound import AMONG, EVERY_ATTACK
 from seepage.bounds.information import SEEN_WITH
 from seepage.core.construct import Component
 from seepage.report import (
-    attempts,
     audit_markdown,
     audit_page,
     audit_verdict,
@@ -27,7 +28,6 @@ from seepage.report import (
 )
 from seepage.report.headroom import read_headroom
 from seepage.report.tables import _tabulate_bounds
-from seepage.report.words import defense_words
 
 THREAT = Component.of(sp.Threat(knows_labels=True, batchnorm="running"))
 EXACT = Component.of(sp.Threat(knows_labels=True, batchnorm="exact"))
@@ -65,7 +65,7 @@ def bound(person=0, *, rmse=0.01, name="CramerRao", error=None, defense=None, **
 
 
 def found(attacks, bounds):
-    return headrooms(attempts(attacks), bounds)
+    return headrooms(Results.of(attacks), bounds)
 
 
 def audit(tmp_path, attacks, bounds):

@@ -11,10 +11,10 @@ from tests.report.records import make_record
 import seepage as sp
 from seepage.audit import AuditResult
 from seepage.audit.artifacts import Artifacts
+from seepage.audit.words import defense_words
 from seepage.core.construct import Component
 from seepage.core.whole_file import pack
 from seepage.report import audit_page
-from seepage.report.words import defense_words
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
 PRUNE = (Component("Prune", {"ratio": 0.9}),)

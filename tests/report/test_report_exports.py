@@ -11,10 +11,11 @@ import pytest
 from tests.report.records import make_record
 from typer.testing import CliRunner
 
+from seepage.audit.results import Results
 from seepage.cli import app
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue
-from seepage.report import attempts, summarise
+from seepage.report import summarise
 from seepage.report.ci_files import _list_checks, as_junit, as_sarif
 from seepage.report.figure import COLUMN, PAGE, leak_figure
 from seepage.report.leak_table import name_attacks
@@ -157,7 +158,7 @@ def test_sarif_keeps_to_the_schema():
 
 
 def test_a_figure_has_a_dot_for_every_person_inside_its_frame():
-    drawn = leak_figure(attempts(GRID))
+    drawn = leak_figure(Results.of(GRID))
     root = ElementTree.fromstring(drawn.svg())
     dots = [part for part in root if part.tag.endswith("circle")]
     assert len(dots) == 2 * (1 + 8 + 16)
@@ -167,7 +168,7 @@ def test_a_figure_has_a_dot_for_every_person_inside_its_frame():
 
 
 def test_a_pdf_is_whole_and_draws_the_same():
-    drawn = leak_figure(attempts([record(40.0, defense=PRUNE), record(20.0)]))
+    drawn = leak_figure(Results.of([record(40.0, defense=PRUNE), record(20.0)]))
     written = drawn.pdf()
     assert written.startswith(b"%PDF-1.4")
     place = int(re.search(rb"startxref\n(\d+)\n%%EOF", written)[1])

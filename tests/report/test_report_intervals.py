@@ -6,11 +6,11 @@ from scipy import stats
 from tests.report.records import make_record
 
 from seepage.audit.record import Control
+from seepage.audit.results import Results
+from seepage.audit.results.effort_curve import effort_curves
+from seepage.audit.results.intervals import join_shared, share_interval
 from seepage.core.construct import Component
 from seepage.report import Direction, changes, mean_interval, median_interval, shifts, verdict
-from seepage.report.effort import effort_curves
-from seepage.report.intervals import join_shared, share_interval
-from seepage.report.leak import attempts, strongest
 from seepage.report.page.strip_sections import median_words
 from seepage.scoring.identification import Identification
 
@@ -155,5 +155,5 @@ def test_the_share_that_is_not_ruled_out_goes_by_updates():
 
 
 def test_the_median_of_a_page_goes_by_updates():
-    best = strongest(attempts(batches([0.0, 8.0])))
-    assert median_words(best.values()) == "14.0 (10.0 to 18.0)"
+    best = Results.of(batches([0.0, 8.0])).strongest()
+    assert median_words(best) == "14.0 (10.0 to 18.0)"

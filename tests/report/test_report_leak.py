@@ -4,7 +4,6 @@ import io
 import itertools
 import math
 from dataclasses import fields, replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,28 +17,28 @@ import seepage as sp
 from seepage import report
 from seepage.audit import Choice, find_breaches, pareto_front
 from seepage.audit.record import Control
+from seepage.audit.results import Results
+from seepage.audit.results.effort_curve import effort_curves
+from seepage.audit.words import defense_words, list_words, short_names, threat_words
 from seepage.cli.run_audit import _is_inconclusive
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue
 from seepage.report import (
     Direction,
     Level,
-    attempts,
     change_table,
     changes,
     comparison_verdict,
     median_interval,
     share_not_ruled_out,
     shifts,
-    strongest,
     summarise,
     verdict,
 )
-from seepage.report.effort import effort_curves
+from seepage.report.effort import curve_words
 from seepage.report.page.audit_page import _effort_section
 from seepage.report.page.line_chart import Axis, span_axis
 from seepage.report.page.strip_sections import defense_section
-from seepage.report.words import defense_words, list_words, short_names, threat_words
 from seepage.scoring.identification import Identification
 
 
@@ -93,7 +92,7 @@ def record(psnr, *, people=None, places=None, baseline=11.0, exact=0.0, **change
     ],
 )
 def test_a_person_is_graded_by_their_place_among_strangers(found, changed, level):
-    [attempt] = attempts([record([12.0], places=[found], **changed)])
+    [attempt] = Results.of([record([12.0], places=[found], **changed)])
     assert attempt.level is level
 
 
@@ -126,19 +125,20 @@ def test_exact_rows_of_a_narrow_table_are_counted_only_beyond_luck():
     common = replace(place(low=30), exact=True)
     for lone, level in ((rare, Level.reconstructed), (common, Level.not_shown)):
         places = [lone, *[HIDDEN] * 19]
-        best = strongest(attempts([record([12.0] * 20, places=places)]))
-        assert best["photos", 0].level is level
+        best = Results.of([record([12.0] * 20, places=places)]).strongest()
+        [found] = [row for row in best if row.person == ("photos", 0)]
+        assert found.level is level
     many = [common] * 8 + [HIDDEN] * 12
-    best = strongest(attempts([record([12.0] * 20, places=many)]))
-    assert sum(attempt.level is Level.reconstructed for attempt in best.values()) == 8
+    best = Results.of([record([12.0] * 20, places=many)]).strongest()
+    assert sum(attempt.level is Level.reconstructed for attempt in best) == 8
     # Nor does their certainty make others of whom a weak guess reminds.
     weak = [rare] * 8 + [replace(place(low=30), exact=False)] + [HIDDEN] * 11
-    best = strongest(attempts([record([12.0] * 20, places=weak)]))
-    assert best["photos", 8].level is Level.not_shown
+    best = Results.of([record([12.0] * 20, places=weak)]).strongest()
+    assert {row.level for row in best if row.person == ("photos", 8)} == {Level.not_shown}
 
 
 def test_a_high_psnr_alone_identifies_nobody():
-    [attempt] = attempts([record([25.0], places=[HIDDEN])])
+    [attempt] = Results.of([record([25.0], places=[HIDDEN])])
     assert attempt.level is Level.not_shown
 
 
@@ -146,13 +146,13 @@ def test_labels_count_as_a_leak_where_they_were_secret_and_right_beyond_chance()
     secret = Component("Threat", {"knows_labels": False})
     scores = {"psnr": (9.0,) * 4, "label_accuracy": (1.0, 1.0, 1.0, 0.0)}
     leaked = record([9.0] * 4, scores=scores, threat=secret, label_chance=0.1)
-    levels = [attempt.level for attempt in attempts([leaked])]
+    levels = [attempt.level for attempt in Results.of([leaked])]
     assert levels == [Level.partly] * 3 + [Level.not_shown]
     assert "the labels of 3 of 4 people came back" in verdict([leaked]).headline
     lucky = replace(leaked, label_chance=0.5)
     known = replace(leaked, threat=Component("Threat", {"knows_labels": True}))
     for each in (lucky, known):
-        assert {attempt.level for attempt in attempts([each])} == {Level.not_shown}
+        assert {attempt.level for attempt in Results.of([each])} == {Level.not_shown}
 
 
 def guess_labels(right, *, people=20, chance=0.2, **changed):
@@ -190,7 +190,7 @@ def test_labels_of_different_chances_are_tested_together():
     rare = guess_labels(2, people=2, chance=0.1)
     common = guess_labels(2, people=3, chance=0.5, data="votes")
     # 0.1^2 * P(2 or more of 3 at 0.5) = 0.005, and a binomial with the larger chance has 0.19.
-    assert {a.level for a in attempts([*rare, *common])} == {Level.partly, Level.not_shown}
+    assert {a.level for a in Results.of([*rare, *common])} == {Level.partly, Level.not_shown}
     assert stats.binom.sf(3, 5, 0.5) > 0.05
 
 
@@ -250,8 +250,8 @@ def test_gate_verdict_and_table_count_the_same_people():
         records = list(many(seed))
         bare = [one for one in records if not one.defense]
         gate = {breach.person for breach in find_breaches(["identified=0"], bare)}
-        people = strongest(attempts(bare))
-        assert {victim[1] for victim, a in people.items() if a.level.identified} == gate
+        people = Results.of(bare).strongest()
+        assert {row.person[1] for row in people if row.level.identified} == gate
         said = f"{len(gate)} of {len(people)} people were" if gate else "Nobody was identified"
         assert verdict(bare).headline.startswith((said, "Inconclusive" if not gate else said))
         for row in summarise(records):
@@ -287,38 +287,38 @@ def test_where_every_case_failed_there_is_no_verdict_but_the_reason():
 def test_an_attempt_among_many_must_stand_out_from_the_strangers_of_all():
     weak = place(match=3.5, rival=3.0, low=30)
     one = record([12.0], places=[weak], attack=Component("one"))
-    [alone] = strongest(attempts([one])).values()
+    [alone] = Results.of([one]).strongest()
     assert alone.level is Level.recognisable
     two = record([12.0], places=[place(7, match=1.0, rival=4.0)], attack=Component("two"))
-    [among] = strongest(attempts([one, two])).values()
+    [among] = Results.of([one, two]).strongest()
     assert among.level is Level.not_shown
     clear = record([12.0], places=[place(match=3.5, low=1e4)], attack=Component("one"))
-    [still] = strongest(attempts([clear, two])).values()
+    [still] = Results.of([clear, two]).strongest()
     assert still.level is Level.recognisable, "a bad attempt hides no clear match"
 
 
 def test_people_singled_out_by_luck_among_many_are_not_counted():
     lucky = [place(low=30) if n < 2 else HIDDEN for n in range(100)]
-    best = strongest(attempts([record([12.0] * 100, places=lucky)]))
-    assert {attempt.level for attempt in best.values()} == {Level.not_shown}
+    best = Results.of([record([12.0] * 100, places=lucky)]).strongest()
+    assert {attempt.level for attempt in best} == {Level.not_shown}
     many = [place(low=30) if n < 9 else HIDDEN for n in range(100)]
-    best = strongest(attempts([record([12.0] * 100, places=many)]))
-    assert sum(attempt.level.identified for attempt in best.values()) == 9
+    best = Results.of([record([12.0] * 100, places=many)]).strongest()
+    assert sum(attempt.level.identified for attempt in best) == 9
 
 
 def test_who_is_first_among_too_few_strangers_to_rule_out_luck_is_not_called_safe():
     first = replace(place(low=14), strangers=13)
     alone = record([18.0], places=[first])
-    assert attempts([alone])[0].level is Level.inconclusive
+    assert Results.of([alone])[0].level is Level.inconclusive
     assert verdict([alone]).headline.startswith(
         "Inconclusive: the person came first among strangers, but among too few to rule out luck, "
         "which takes 19"
     )
     second = record([18.0], places=[replace(first, rank=2)])
-    assert attempts([second])[0].level is Level.not_shown
+    assert Results.of([second])[0].level is Level.not_shown
     # Of many people somebody is first by luck, and all of them could not be.
     many = [first if n < 2 else HIDDEN for n in range(100)]
-    levels = {attempt.level for attempt in attempts([record([12.0] * 100, places=many)])}
+    levels = {attempt.level for attempt in Results.of([record([12.0] * 100, places=many)])}
     assert levels == {Level.not_shown}
 
 
@@ -330,9 +330,9 @@ def test_who_is_first_among_too_few_strangers_to_rule_out_luck_is_not_called_saf
     ],
 )
 def test_without_fair_strangers_only_a_near_copy_identifies(gallery, reason):
-    [far] = attempts([record([12.0], places=[place(recognisable=False, gallery=gallery)])])
+    [far] = Results.of([record([12.0], places=[place(recognisable=False, gallery=gallery)])])
     assert far.level is Level.inconclusive
-    [near] = attempts([record([30.0], places=[place(gallery=gallery)])])
+    [near] = Results.of([record([30.0], places=[place(gallery=gallery)])])
     assert near.level is Level.recognisable
     assert reason in verdict([far.record]).headline
     needed = "takes 9 strangers of the same label, and 19 if one person alone is attacked."
@@ -340,7 +340,7 @@ def test_without_fair_strangers_only_a_near_copy_identifies(gallery, reason):
     assert not any("near copy" in said for said in verdict([near.record]).details)
     # How rare the match is cannot be told from strangers who are not like the person.
     assert "luck matches this well" not in " ".join(verdict([near.record]).details)
-    [fair] = attempts([record([30.0], places=[place()])])
+    [fair] = Results.of([record([30.0], places=[place()])])
     assert "luck matches this well" in " ".join(verdict([fair.record]).details)
 
 
@@ -392,7 +392,7 @@ def test_one_attack_that_works_is_enough_to_say_that_nothing_was_shown():
     able = record([9.0], places=[HIDDEN], attack=Component("able"))
     weak = record([12.0], places=[HIDDEN], attack=Component("weak"), control=None)
     for order in ([able, weak], [weak, able]):
-        [best] = strongest(attempts(order)).values()
+        [best] = Results.of(order).strongest()
         assert (best.level, best.record.attack.name) == (Level.not_shown, "able")
 
 
@@ -400,19 +400,19 @@ def test_the_strongest_attempt_is_the_one_that_shows_most_not_the_one_with_least
     grey = record([18.5], places=[HIDDEN], attack=Component("grey"))
     noisy = record([16.9], places=[place()], attack=Component("noisy"))
     for order in ([grey, noisy], [noisy, grey]):
-        [best] = strongest(attempts(order)).values()
+        [best] = Results.of(order).strongest()
         assert best.record.attack.name == "noisy"
 
 
 def test_the_lowest_error_over_attacks_counts_per_person_and_the_worst_off_is_first():
-    tried = attempts(
+    tried = Results.of(
         [
             record([30.0, 21.0, 22.0], attack=Component("one")),
             record([25.0, 40.0, None], attack=Component("two")),
         ]
     )
-    best = strongest(tried)
-    assert [(victim[1], a.psnr) for victim, a in best.items()] == [(1, 40.0), (0, 30.0), (2, 22.0)]
+    best = tried.strongest()
+    assert [(row.person[1], row.psnr) for row in best] == [(1, 40.0), (0, 30.0), (2, 22.0)]
 
 
 def test_a_verdict_counts_people_and_says_what_each_defense_changes():
@@ -474,12 +474,12 @@ def test_an_attack_that_works_on_one_network_clears_nobody_on_another(other):
     unclear = replace(cleared, control=WEAK, **other)
     judged = verdict([cleared, unclear])
     assert judged.headline.startswith("Inconclusive behind these defenses: the attacks were too")
-    assert _is_inconclusive(SimpleNamespace(records=[cleared, unclear]))
+    assert _is_inconclusive(Results.of([cleared, unclear]))
     # Another attack on the same network is enough, and so is one that works on both.
     again = replace(cleared, attack=Component("dlg"), control=WEAK)
     for records in ([cleared, again], [cleared, unclear, replace(unclear, control=ABLE)]):
         assert verdict(records).headline.startswith("Nobody was identified behind these defenses")
-        assert not _is_inconclusive(SimpleNamespace(records=records))
+        assert not _is_inconclusive(Results.of(records))
 
 
 @pytest.mark.parametrize("why", ["no attack applies", "every case failed"])
@@ -490,11 +490,11 @@ def test_a_network_without_a_result_is_named_and_is_inconclusive(why):
     details = verdict(records).details
     assert f"No result for net0 on photos, no defense: {why}." in details
     assert "No result for 2 more networks or data sets." in details
-    assert _is_inconclusive(SimpleNamespace(records=records))
+    assert _is_inconclusive(Results.of(records))
     # Another attack on the same network has a result.
     judged = [cleared, replace(lost, attack=Component("dlg"))]
     assert not any("No result" in detail for detail in verdict(judged).details)
-    assert not _is_inconclusive(SimpleNamespace(records=judged))
+    assert not _is_inconclusive(Results.of(judged))
 
 
 def test_a_verdict_of_nobody_identified_of_one_person_and_of_nothing():
@@ -583,14 +583,14 @@ def test_an_attack_whose_effort_curve_still_rises_reassures_nobody():
     assert judged.level is Level.not_shown
     assert "Effort: 0 of 1 curve may still rise: doubling the steps gains little." in judged.details
     [curve] = effort_curves(flat)
-    assert curve.words().startswith(
+    assert curve_words(curve).startswith(
         "inverting_gradients has reached a plateau: from 500 to 1,000 steps, doubling them gains "
         "+0.2 dB (+0.1 to +0.3"
     )
-    drawn = _effort_section(flat).content
+    drawn = _effort_section(effort_curves(flat)).content
     assert "Leakage against steps" in drawn
     assert curve.words() in drawn
-    assert _effort_section(flat[:1]) is None
+    assert _effort_section(effort_curves(flat[:1])) is None
     steep = [search(250, [8.0, 9.0, 9.5]), search(1000, [13.0, 14.0, 14.9])]
     judged = verdict(steep)
     assert judged.headline == ("Inconclusive: more steps may still find more (3 people attacked)")
@@ -690,7 +690,7 @@ def test_repetitions_and_attacks_are_no_more_people_in_an_interval():
         records = [record([p], people=[n], seed=s) for s in range(seeds)
                    for n, p in enumerate([10.0, 12.0, 30.0])]  # fmt: skip
         [row] = summarise(records)
-        return row.median, row.people, defense_section(attempts(records)).content
+        return row.median, row.people, defense_section(Results.of(records)).content
 
     assert median_row(1) == median_row(10)
     before = [record([12.0], people=[n]) for n in range(3)]
@@ -866,9 +866,9 @@ def test_one_person_of_two_updates_is_safe_only_where_both_say_so():
     same = (("round 0", 0),)
     first = record([9.0], data="round 0", known_as=same)
     second = record([9.0], data="round 1", known_as=same, control=WEAK)
-    assert strongest(attempts([first]))[same[0]].level is Level.not_shown
-    [(person, found)] = strongest(attempts([first, second])).items()
-    assert person == same[0]
+    assert Results.of([first]).strongest()[0].level is Level.not_shown
+    [found] = Results.of([first, second]).strongest()
+    assert found.person == same[0]
     assert found.level is Level.inconclusive
     assert not found.conclusive
     [change] = changes([second], [first, second])[:1]

@@ -10,21 +10,15 @@ from tests.report.records import make_record
 import seepage as sp
 from seepage.audit import Audit, select_targets
 from seepage.audit.record import Control
+from seepage.audit.results import Results
 from seepage.audit.run_case import run_case
+from seepage.audit.words import read_dp_sgd
 from seepage.bounds import BOUNDS, CandidateError, IdentificationLimit
 from seepage.bounds.dp_limits import read_guaranteed_noise
 from seepage.core.construct import Component
 from seepage.core.reconstruction import Race, Trial
 from seepage.defenses.chain import Chain
-from seepage.report import (
-    Level,
-    attempts,
-    headrooms,
-    read_headroom,
-    silences,
-    strongest,
-    verdict,
-)
+from seepage.report import Level, headrooms, read_headroom, silences, verdict
 from seepage.report.limits import _find_limit, find_beaten, tell_limits
 from seepage.scoring.identification import Identification
 
@@ -92,9 +86,9 @@ def test_the_verdict_tells_the_limit_where_there_is_one():
     told = " ".join(verdict([record(STRONG)]).details)
     assert "first among 99 strangers in more than 1.05 % of all cases; luck does in 1 %" in told
     weak = sp.dp_sgd(max_norm=1.0, noise_multiplier=0.1, batch_size=8)
-    assert tell_limits(attempts([record(weak)])) == []
-    assert tell_limits(attempts([record(sp.Prune(0.9))])) == []
-    [refused] = tell_limits(attempts([record(sp.AddGaussian(1e6))]))
+    assert tell_limits(Results.of([record(weak)])) == []
+    assert tell_limits(Results.of([record(sp.Prune(0.9))])) == []
+    [refused] = tell_limits(Results.of([record(sp.AddGaussian(1e6))]))
     assert "Theory sets no limit behind Gaussian noise" in refused
     assert "Clip each example" in refused
 
@@ -109,12 +103,12 @@ def test_a_limit_asks_for_one_gradient_and_nothing_beside_it():
 
 
 def test_an_attack_that_beats_the_limit_raises_an_alarm():
-    beaten = attempts([record(STRONG, [FOUND] * 4 + [HIDDEN] * 4)])
+    beaten = Results.of([record(STRONG, [FOUND] * 4 + [HIDDEN] * 4)])
     [alarm] = find_beaten(beaten)
     assert alarm.startswith("CONTRADICTION: dlg identified 4 of 8 people")
-    lucky = attempts([record(STRONG, [FOUND] + [HIDDEN] * 7)])
+    lucky = Results.of([record(STRONG, [FOUND] + [HIDDEN] * 7)])
     assert find_beaten(lucky) == []
-    assert find_beaten(attempts([record(sp.Prune(0.9), [FOUND] * 8)])) == []
+    assert find_beaten(Results.of([record(sp.Prune(0.9), [FOUND] * 8)])) == []
 
 
 def test_a_mean_over_the_batch_divides_by_its_size():
@@ -217,7 +211,7 @@ def test_a_spec_can_name_the_limit_and_the_tables_tell_it():
     }
     spec = {"controls": False, "scenario": [scenario]}
     found = sp.audit.run(spec)
-    clipped, bare = headrooms(attempts(found.records), found.bounds)
+    clipped, bare = headrooms(Results.of(found.records), found.bounds)
     assert read_headroom(clipped) == "no attack identifies more than 1.05 % of people"
     assert read_headroom(bare) == "says nothing"
     [why] = silences([clipped, bare])
@@ -229,9 +223,9 @@ SETTLED = {"effort": {"guaranteed_noise": 50.0}, "control": None}
 
 def test_a_theorem_that_leaves_any_attack_luck_alone_settles_the_verdict():
     open_ = record(STRONG, control=None)
-    assert {a.level for a in attempts([open_])} == {Level.inconclusive}
+    assert {a.level for a in Results.of([open_])} == {Level.inconclusive}
     settled = record(STRONG, **SETTLED)
-    assert {a.level for a in attempts([settled])} == {Level.not_shown}
+    assert {a.level for a in Results.of([settled])} == {Level.not_shown}
     told = verdict([settled])
     assert told.headline.startswith("Nobody was identified")
     words = " ".join(told.details)
@@ -245,10 +239,10 @@ def test_a_theorem_settles_what_a_search_that_was_cut_or_may_gain_leaves_open():
     race = Race("psnr", trials, ("inverting_gradients()",), "residual", rising=True, cut=True)
     effort = {"steps": 100, "cut": 1, "simulates": 1}
     left = record(STRONG, effort=effort, race=race)
-    assert {a.level for a in attempts([left])} == {Level.inconclusive}
+    assert {a.level for a in Results.of([left])} == {Level.inconclusive}
     assert "a higher effort may find more" in " ".join(verdict([left]).details)
     settled = record(STRONG, effort=effort | SETTLED["effort"], race=race)
-    assert {a.level for a in attempts([settled])} == {Level.not_shown}
+    assert {a.level for a in Results.of([settled])} == {Level.not_shown}
     assert "may find more" not in " ".join(
         [*verdict([settled]).details, verdict([settled]).headline]
     )
@@ -267,25 +261,25 @@ UNSETTLED = {
 
 @pytest.mark.parametrize("why", UNSETTLED)
 def test_a_theorem_settles_nothing_beyond_what_it_says(why):
-    found = attempts([record(STRONG, **SETTLED | UNSETTLED[why])])
+    found = Results.of([record(STRONG, **SETTLED | UNSETTLED[why])])
     assert {a.level for a in found} == {Level.inconclusive}
 
 
 def test_a_theorem_settles_it_among_strangers_of_any_label_if_nobody_knows_the_label():
-    found = attempts([record(STRONG, places=ANY, threat=DOES_NOT, **SETTLED)])
+    found = Results.of([record(STRONG, places=ANY, threat=DOES_NOT, **SETTLED)])
     assert {a.level for a in found} == {Level.not_shown}
 
 
 def test_a_theorem_does_not_hide_whoever_was_identified():
-    found = attempts([record(STRONG, [FOUND] * 4 + [HIDDEN] * 4, **SETTLED)])
+    found = Results.of([record(STRONG, [FOUND] * 4 + [HIDDEN] * 4, **SETTLED)])
     assert [a.level.identified for a in found] == [True] * 4 + [False] * 4
     assert "settles the verdict" not in " ".join(tell_limits(found))
 
 
 def test_each_network_and_adversary_must_be_settled():
     other = record(STRONG, control=None, model="resnet20")
-    found = strongest(attempts([record(STRONG, **SETTLED), other]))
-    assert {a.level for a in found.values()} == {Level.inconclusive}
+    found = Results.of([record(STRONG, **SETTLED), other]).strongest()
+    assert {a.level for a in found} == {Level.inconclusive}
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ import seepage as sp
 from seepage.audit import Audit, select_targets
 from seepage.audit.choices import leakages
 from seepage.audit.record import Control, Record, join_controls
+from seepage.audit.results import Results
 from seepage.core import Reconstruction
 from seepage.core.construct import Component
 from seepage.defenses.chain import OnAggregate
-from seepage.report import Level, attempts, strongest, summarise, verdict
+from seepage.report import Level, summarise, verdict
 from seepage.report.ci_files import as_junit
 from seepage.report.flat_rows import result_rows
-from seepage.report.leak import group_by_setup
 from seepage.report.page.people_section import record_section
 from seepage.report.page.strip_sections import defense_section
 from seepage.scoring.identification import Identification
@@ -41,11 +41,9 @@ def record(psnr, defense=(), *, found=False, repeatable=0, baseline=11.0, **chan
 
 def bare(records):
     """The strongest attempt without a defense."""
-    groups = {
-        setup.defense: strongest(group)
-        for setup, group in group_by_setup(attempts(records)).items()
-    }
-    return groups[()]["photos", 0]
+    people = Results.of(records).where(defense=()).strongest()
+    [found] = [row for row in people if row.person == ("photos", 0)]
+    return found
 
 
 def test_a_person_found_behind_pruning_is_found_without_it_and_the_page_says_where():
@@ -61,8 +59,8 @@ def test_a_person_found_behind_pruning_is_found_without_it_and_the_page_says_whe
     }
     assert rows["Prune 0.9, then analytic_fc", ()] == (31.8, 1)
     assert rows["analytic_fc", ()] == (17.6, 0)
-    assert "Prune 0.9, then analytic_fc" in record_section(records).content
-    assert "Prune 0.9, then analytic_fc" in defense_section(attempts(records)).content
+    assert "Prune 0.9, then analytic_fc" in record_section(Results.of(records)).content
+    assert "Prune 0.9, then analytic_fc" in defense_section(Results.of(records)).content
     assert as_junit("an audit", records).count("is recognisable") == 2
     assert [row["psnr"] for row in result_rows(records)] == [17.6, 31.8, 31.8]
     assert {leak.defense: leak.worst for leak in leakages(records)} == {(): 31.8, (PRUNE,): 31.8}
@@ -84,13 +82,13 @@ def test_a_person_found_behind_pruning_is_found_without_it_and_the_page_says_whe
     ids=["noise", "noise last", "person", "seed", "network", "adversary", "less", "guess"],
 )
 def test_nothing_is_carried_over_from_another_update_or_from_behind_what_has_a_secret(behind):
-    assert all(not attempt.behind for attempt in attempts([record(17.6), behind]))
+    assert all(not attempt.behind for attempt in Results.of([record(17.6), behind]))
     assert bare([record(17.6), behind]).psnr == 17.6
 
 
 def test_a_chain_is_repeated_from_any_link_on():
     noisy, both = record(12.0, (NOISE,)), record(30.0, (NOISE, PRUNE), found=True, repeatable=1)
-    found = attempts([record(17.6), noisy, both])
+    found = Results.of([record(17.6), noisy, both])
     carried = [(one.record.defense, one.behind) for one in found if one.behind]
     assert carried == [((NOISE,), (PRUNE,))]
 
@@ -182,10 +180,13 @@ def test_a_real_audit_with_a_weak_attack_shows_what_clipping_the_update_gives():
     records = join_controls(outcome.record for outcome in audit.run(targets))
     stored = [Record.from_plain(replace(one, control=None).plain()) for one in records]
     assert [one.repeatable for one in stored] == [0, 0, 1, 1]
-    groups = {setup.defense: group for setup, group in group_by_setup(attempts(records)).items()}
-    found = strongest(groups[()])
-    behind = strongest(groups[Component.of(sp.Clip(1e-3)),])
-    assert found.keys() == behind.keys()
-    for victim, attempt in behind.items():
+    groups = {setup.defense: group for setup, group in Results.of(records).setups.items()}
+    found = {row.person: row for row in groups[()].strongest()}
+    behind = groups[Component.of(sp.Clip(1e-3)),].strongest()
+    assert found.keys() == {row.person for row in behind}
+    for attempt in behind:
         assert attempt.level.identified
-        assert (found[victim].level, found[victim].psnr) == (attempt.level, attempt.psnr)
+        assert (found[attempt.person].level, found[attempt.person].psnr) == (
+            attempt.level,
+            attempt.psnr,
+        )

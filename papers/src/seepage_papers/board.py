@@ -14,11 +14,11 @@ from seepage.audit.case import describe_defense
 from seepage.audit.record import Defense
 from seepage.audit.spec_entries import read_defenses, read_model
 from seepage.audit.spec_text import write_toml, write_value
+from seepage.audit.words import label_defenses
 from seepage.core import Protection
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 from seepage.data import Dataset
 from seepage.rehearsal import EFFORTS
-from seepage.report.words import label_defenses
 
 Table = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 
 from seepage.audit import Choice, pareto_front
-from seepage.report.amount import SATURATED
+from seepage.audit.results.amount import SATURATED
 from seepage.report.page.document import Attributes, Markup, element
 from seepage.report.page.line_chart import LabelBox, Spot, boxes_along, place_names, span_axis
 from seepage_papers.picture import PAPER, Frame, draw_line, draw_name, picture, words

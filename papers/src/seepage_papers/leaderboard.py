@@ -16,12 +16,12 @@ import seepage as sp
 from seepage.audit import Spec, load_audit
 from seepage.audit.database import DATABASE
 from seepage.audit.run_spec import pick_device
+from seepage.audit.words import count_noun, write_duration
 from seepage.cli.report_command import print_line, write
 from seepage.cli.run_audit import CASE_FAILED, DONE, AuditRequest, perform
 from seepage.core.errors import Diverged, InvalidValue, UnreadableFile
 from seepage.data import Dataset
 from seepage.report import as_json
-from seepage.report.words import count_noun, write_duration
 from seepage.utility import OneCycle, Training, train
 from seepage_papers.board import (
     Board,

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from seepage.audit.words import count_noun
 from seepage.report import Interval, mean_interval
-from seepage.report.words import count_noun
 from seepage_papers.measures import STATISTICS, Measure, measure
 from seepage_papers.sources import Sample
 from seepage_papers.table import Cell, PaperTable, Published

@@ -11,9 +11,9 @@ from statistics import median
 from typing import Any
 
 from seepage.audit.record import Defense, Record
-from seepage.report.intervals import Interval, share_interval
-from seepage.report.leak import Attempt, Level, attempts, group_by_setup, strongest
-from seepage.report.words import count_noun
+from seepage.audit.results import Level, Result, Results
+from seepage.audit.results.intervals import Interval, share_interval
+from seepage.audit.words import count_noun
 from seepage_papers.board import Board, Line
 
 
@@ -57,7 +57,7 @@ class Tally:
     updates: tuple[Hashable, ...] = ()
 
     @classmethod
-    def of(cls, best: Iterable[Attempt]) -> Tally:
+    def of(cls, best: Iterable[Result]) -> Tally:
         """Count the strongest attempts, one for each person."""
         best = tuple(best)
         return cls(
@@ -98,7 +98,7 @@ class Tally:
         return told + f", {self.undecided} undecided" * bool(self.undecided)
 
 
-def _name_attack(attempt: Attempt) -> str:
+def _name_attack(attempt: Result) -> str:
     race = attempt.record.race
     return " + ".join(race.chosen) if race is not None and race.chosen else "auto"
 
@@ -236,8 +236,8 @@ def judge(
         trained: Trainings by the text of the line.
     """
     groups = {
-        (setup.defense, setup.batch_size): strongest(group)
-        for setup, group in group_by_setup(attempts(records)).items()
+        (setup.defense, setup.batch_size): group.strongest()
+        for setup, group in Results.of(records).setups.items()
     }
     found: dict[Line, Standing] = {}
     for line, why in reasons.items():
@@ -282,7 +282,7 @@ def _is_computed(record: Record) -> bool:
 
 def _tally(
     own: Mapping[int, Defense],
-    groups: Mapping[tuple[Defense, int], Mapping[tuple[str, int], Attempt]],
+    groups: Mapping[tuple[Defense, int], Results],
 ) -> dict[int, Tally]:
     keys = {size: (defense, size) for size, defense in own.items()}
-    return {size: Tally.of(groups[key].values()) for size, key in keys.items() if key in groups}
+    return {size: Tally.of(groups[key]) for size, key in keys.items() if key in groups}

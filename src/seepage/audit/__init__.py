@@ -20,6 +20,7 @@ from seepage.audit.database import Planned
 from seepage.audit.evidence import save_evidence
 from seepage.audit.grid import Audit, estimate
 from seepage.audit.record import Ceiling, Outcome, Record
+from seepage.audit.results import Level, Result, Results
 from seepage.audit.run_case import AnyCase, Executor, run_case, serial, side_by_side
 from seepage.audit.run_spec import ProgressListener, environment, find_breaches, run
 from seepage.audit.spec import Part, Spec, build_spec, load_spec
@@ -43,6 +44,7 @@ __all__ = [
     "Gate",
     "Leak",
     "Leakage",
+    "Level",
     "Outcome",
     "Part",
     "Planned",
@@ -50,6 +52,8 @@ __all__ = [
     "ProgressListener",
     "RayCluster",
     "Record",
+    "Result",
+    "Results",
     "Spec",
     "SpecSource",
     "Target",

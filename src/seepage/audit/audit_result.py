@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from seepage.audit.database import ARTIFACTS, DATABASE, Database, Planned, artif
 from seepage.audit.folder import require_plain
 from seepage.audit.record import Outcome, Record, join_controls, unpack_words
 from seepage.audit.record_schema import parse_json
+from seepage.audit.results import Results
 from seepage.core.encryption import Key, open_key
 from seepage.core.errors import UnreadableFile
 
@@ -52,18 +54,23 @@ class AuditResult:
     @property
     def complete(self) -> bool:
         """Whether every case has a record."""
-        return len(self.results) == len(self.planned)
+        return len(self.every_record) == len(self.planned)
+
+    @cached_property
+    def results(self) -> Results:
+        """What the attacks found so far: one row per case and person, judged together."""
+        return Results.of(self.records)
 
     @property
-    def results(self) -> tuple[Record, ...]:
-        """Every result so far: of attacks, then of bounds and of controls."""
+    def every_record(self) -> tuple[Record, ...]:
+        """Every record so far: of attacks, then of bounds and of controls."""
         return (*self.records, *self.bounds, *self.controls)
 
     @property
     def incomplete(self) -> tuple[Record, ...]:
         """The results whose private inputs or guesses are missing or were altered."""
         names = {path.stem for path in self.damaged}
-        return tuple(record for record in self.results if names & {record.case, record.truth})
+        return tuple(record for record in self.every_record if names & {record.case, record.truth})
 
     def for_its_folder(self) -> AuditResult:
         """What pages in its own folder may show: no private data if that is encrypted."""

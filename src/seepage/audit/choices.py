@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from seepage.audit.record import Defense, Record
-from seepage.core.construct import Component
+from seepage.audit.results.identified import find_identified
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.core.grouping import group_by
 from seepage.scoring import METRICS
-from seepage.scoring.identification import Identification, explain_by_luck, is_identified
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,6 @@ def _sign(metric: str) -> float:
     return 1.0 if METRICS[metric].higher_leaks_more else -1.0
 
 
-Setup = tuple[Defense, Component, int]
 # The gate that counts people who were identified.
 IDENTIFIED = "identified"
 
@@ -237,50 +235,6 @@ class Gate:
         guessed = (scores.get(self.metric) for scores in record.baselines.values())
         values = [scores[index] for scores in guessed if scores is not None]
         return any(sign * known >= value for known in values if known is not None)
-
-
-Entry = tuple[int, int]
-
-
-def find_identified(records: Sequence[Record]) -> set[Entry]:
-    """Which attempts identify their person, as places of the record and of the person in it.
-
-    Verdicts, tables and gates all go by this. In each setup (defense, local computation and batch
-    size) a person is judged by all attacks, networks, adversaries and seeds together. People whom
-    luck alone may have singled out among so many are left out.
-    """
-    setups: dict[Setup, dict[tuple[str, int], list[Entry]]] = {}
-    for number, record in enumerate(records):
-        people = setups.setdefault((record.defense, record.local, record.batch_size), {})
-        for index, person in enumerate(record.persons if record.scores else ()):
-            people.setdefault(person, []).append((number, index))
-    return {entry for people in setups.values() for entry in _identify(records, people.values())}
-
-
-def _identify(records: Sequence[Record], people: Collection[Sequence[Entry]]) -> Iterator[Entry]:
-    """The attempts that identify their person in one setup.
-
-    People whose input came back exactly are judged apart from the others: their certainty must not
-    be lent to weak guesses, nor do bad guesses of other attacks speak against an exact one.
-    """
-    exact: list[tuple[list[Entry], Identification]] = []
-    near: list[tuple[list[Entry], Identification]] = []
-    most = 1
-    for entries in people:
-        placed = [(number, i) for number, i in entries if records[number].identification]
-        places = {(number, i): records[number].identification[i] for number, i in placed}
-        first = {entry: place for entry, place in places.items() if place.singled_out}
-        most = max(most, len(places))
-        same = [place for (number, i), place in first.items() if records[number].is_exact(i)]
-        if same:
-            exact.append((list(first), max(same, key=lambda place: place.one_in_low)))
-        elif is_identified(list(places.values())):
-            near.append((list(first), max(first.values(), key=lambda place: place.match)))
-    for singled, tries in ((exact, most), (near, 1)):
-        lucky = explain_by_luck([place for _, place in singled], len(people), tries=tries)
-        for (entries, _), by_luck in zip(singled, lucky, strict=True):
-            if not by_luck:
-                yield from entries
 
 
 def _list_identified(records: Sequence[Record], gate: Gate) -> list[Breach]:

@@ -13,12 +13,12 @@ from seepage.attacks.applicability import Applicability, check_applicability, ex
 from seepage.audit.captured_data import CapturedData, read_capture
 from seepage.audit.spec_entries import explain_errors, read_defenses, read_model
 from seepage.audit.spec_text import SpecSource, write_toml
+from seepage.audit.words import count_noun
 from seepage.capture.consistency import consistency
 from seepage.cli.options import read_chains, read_network, read_part, read_shape
 from seepage.cli.report_command import print_line
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
-from seepage.report.words import count_noun
 
 # Updates that one audit takes at most.
 MOST_CAPTURES = 1_000

@@ -14,10 +14,10 @@ from rich.console import Console
 from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.database import DATABASE
 from seepage.audit.folder import PAGE
+from seepage.audit.words import count_noun
 from seepage.cli.report_command import print_line, write
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError
 from seepage.report.page.dashboard_page import DashboardAudit, dashboard_page
-from seepage.report.words import count_noun
 
 DASHBOARD = "dashboard.html"
 # Folders below the ones that are named, and audits in all.

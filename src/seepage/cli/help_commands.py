@@ -20,6 +20,7 @@ import seepage as sp
 from seepage import __version__, data, scoring, zoo
 from seepage.attacks.applicability import attacks_on
 from seepage.attacks.linear_systems.hybrid import Hybrid
+from seepage.audit.words import count_noun, list_words
 from seepage.bounds import BOUNDS
 from seepage.bounds.risk import RISKS
 from seepage.cli.report_command import print_line
@@ -32,7 +33,6 @@ from seepage.data.load import FAMILIES, NAMED
 from seepage.defenses import DEFENSES
 from seepage.domains import Image, Signal, Tokens
 from seepage.rehearsal import ALL_ATTACKS
-from seepage.report.words import count_noun, list_words
 from seepage.search.search import Search
 
 _PARTS: Mapping[str, Mapping[str, object]] = {

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seepage.audit.spec_entries import explain_errors
+from seepage.audit.words import list_words
 from seepage.cli.options import read_network, read_shape
 from seepage.cli.report_command import print_line
 from seepage.core import Domain, Task
@@ -22,7 +23,6 @@ from seepage.data.load import load
 from seepage.domains import CIFAR10, Tokens, domain_of_shape
 from seepage.exposure.inspection import FirstLayerCount, Inspection, inspection
 from seepage.exposure.vet import ON_DATA, Judgement, VettingVerdict, vet
-from seepage.report.words import list_words
 from seepage.zoo.models import build
 from seepage.zoo.weights import load_weights
 

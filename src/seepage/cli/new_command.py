@@ -13,10 +13,10 @@ from rich.console import Console
 
 from seepage.audit.spec import build_spec
 from seepage.audit.spec_text import SpecSource, write_entry
+from seepage.audit.words import count_noun
 from seepage.cli.options import read_chains, read_network, read_part
 from seepage.cli.report_command import print_line, write
 from seepage.core.errors import InvalidValue
-from seepage.report.words import count_noun
 
 _DEFAULTS: Mapping[str, str] = {"data": "digits", "model": "lenet"}
 _QUESTIONS: Mapping[str, str] = {

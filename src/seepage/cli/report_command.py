@@ -16,6 +16,7 @@ from seepage.audit.choices import Choice, leakages
 from seepage.audit.folder import PAGE, require_free
 from seepage.audit.record import Record
 from seepage.audit.verify import find_damage, purge
+from seepage.audit.words import count_noun, label_defenses
 from seepage.core.errors import InvalidValue, UnknownName, UnreadableFile
 from seepage.core.whole_file import read_plain, write_whole
 from seepage.report.ci_files import as_junit, as_sarif
@@ -24,7 +25,6 @@ from seepage.report.dossier_sources import read_source
 from seepage.report.figure import leak_figure
 from seepage.report.page.dossier_page import dossier_page
 from seepage.report.tables import make_pivot, pivot_latex, pivot_markdown
-from seepage.report.words import count_noun, label_defenses
 
 _WHOLE, _DAMAGED = 0, 1
 # Sentences on damage that are printed.
@@ -103,7 +103,7 @@ def write_report(
         write(target, _write_audit(audits[0], form, costs))
         _print_verdict(report.audit_verdict(audits[0]), audits, console)
     else:
-        found = report.changes(audits[0].records, audits[1].records)
+        found = report.changes(audits[0].results, audits[1].results)
         write(target, _write_comparison(*audits, found=found, form=form))
         _print_verdict(report.comparison_verdict(found), audits, console)
         drawn = report.change_table(found)
@@ -137,22 +137,22 @@ def _write_audit(audit: AuditResult, form: str, costs: Sequence[Choice]) -> str 
         case "markdown":
             return report.audit_markdown(audit)
         case "pivot":
-            pivot = make_pivot(report.summarise(audit.records))
+            pivot = make_pivot(report.summarise(audit.results))
             return pivot_markdown(pivot, missing=report.missing(audit))
         case "latex":
-            pivot = make_pivot(report.summarise(audit.records))
+            pivot = make_pivot(report.summarise(audit.results))
             return pivot_latex(pivot, title=audit.title, missing=report.missing(audit))
         case "svg":
-            return leak_figure(report.attempts(audit.records)).svg()
+            return leak_figure(audit.results).svg()
         case "pdf":
-            return leak_figure(report.attempts(audit.records)).pdf()
+            return leak_figure(audit.results).pdf()
         case "junit":
-            return as_junit(audit.title, audit.records)
+            return as_junit(audit.title, audit.results)
         case "sarif":
-            return as_sarif(audit.title, audit.records, version=__version__)
+            return as_sarif(audit.title, audit.results, version=__version__)
         case "csv" | "parquet":
             return _TABLES[form](
-                [*report.result_rows(audit.records), *report.flat_bounds(audit.bounds)]
+                [*report.result_rows(audit.results), *report.flat_bounds(audit.bounds)]
             )
         case _:
             return report.as_json(
@@ -221,7 +221,7 @@ def verify_audit(path: Path, console: Console) -> int:
         print_line(console, f"{path} is damaged; seepage audit --resume makes it whole")
         return _DAMAGED
     read = load_audit(path)
-    count = len(read.results)
+    count = len(read.every_record)
     if read.private:
         are = count_noun(count, "record and its files are", "records and their files are")
         print_line(console, f"{are} as they were written")

@@ -27,16 +27,17 @@ from seepage.audit.database import DATABASE
 from seepage.audit.folder import PAGE, SHEET
 from seepage.audit.grid import estimate
 from seepage.audit.record import Record
+from seepage.audit.results import Results
+from seepage.audit.results.table import ATTACKED
 from seepage.audit.run_case import AnyCase
 from seepage.audit.run_spec import find_breaches, pick_device, read_source, require_measured, run
 from seepage.audit.spec import Spec, build_spec
 from seepage.audit.spec_text import SpecSource
+from seepage.audit.words import count_noun, write_duration
 from seepage.cli.capture_command import CaptureRequest, ModelRequest, capture_spec, model_spec
 from seepage.cli.report_command import print_alarms, print_line, save_page
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.progress import listen, stage
-from seepage.report.leak import attacked_part, group_by_setup
-from seepage.report.words import count_noun, write_duration
 from seepage.signals import raise_on_signals
 
 DONE, CASE_FAILED, LEAKED, INCONCLUSIVE = 0, 1, 3, 4
@@ -223,10 +224,10 @@ def run_request(request: AuditRequest, console: Console) -> int:
     worse = _print_worse(before, found, console)
     if leaked or worse:
         return LEAKED
-    if request.fail_if_inconclusive and _is_inconclusive(found):
+    if request.fail_if_inconclusive and _is_inconclusive(found.results):
         print_line(console, "inconclusive: the attacks were too weak to tell", style="bold red")
         return INCONCLUSIVE
-    lacks = any(record.failed for record in found.results) or found.damaged
+    lacks = any(record.failed for record in found.every_record) or found.damaged
     return CASE_FAILED if lacks else DONE
 
 
@@ -282,7 +283,7 @@ def perform(request: AuditRequest, spec: Spec, console: Console) -> AuditResult:
 def _print_interrupt(request: AuditRequest, total: int, console: Console) -> None:
     """Write the pages of what is done, and print how to go on."""
     begun = load_audit(request.out)
-    done = len(begun.results)
+    done = len(begun.every_record)
     when = f"before the first of {total} cases was done"
     if done:
         when = f"after {done} of {total} cases; they are in {request.out}"
@@ -312,7 +313,7 @@ def _write_pages(found: AuditResult) -> None:
 def show_plan(request: AuditRequest, spec: Spec, console: Console) -> int:
     """List what would run and estimate how long it would take."""
     _print_title(spec, console)
-    records = load_audit(request.out).results if request.resumes else ()
+    records = load_audit(request.out).every_record if request.resumes else ()
     done = {record.case for record in records}
     missing = [case for case in spec.cases if case.id not in done]
     seconds = estimate(missing, records)
@@ -330,21 +331,21 @@ def show_plan(request: AuditRequest, spec: Spec, console: Console) -> int:
 
 
 def _print_result(found: AuditResult, console: Console) -> None:
-    console.print(report.leak_table(report.summarise(found.records), width=console.width))
+    console.print(report.leak_table(report.summarise(found.results), width=console.width))
     judged = report.audit_verdict(found)
     print_line(console, f"{judged.headline}.", style="bold")
     for sentence in judged.details:
         print_line(console, sentence)
     if found.bounds:
-        told = report.headrooms(report.attempts(found.records), found.bounds)
+        told = report.headrooms(found.results, found.bounds)
         if any(headroom.speaks or headroom.odds for headroom in told):
             console.print(report.bound_table(told))
         for sentence in report.silences(told):
             print_line(console, sentence)
         print_alarms(judged, console)
-    for sentence in report.inapplicable(found.results):
+    for sentence in report.inapplicable(found.every_record):
         print_line(console, sentence, style="dim")
-    reasons = [f"failed: {record.error}" for record in found.results if record.failed]
+    reasons = [f"failed: {record.error}" for record in found.every_record if record.failed]
     for line in dict.fromkeys([*reasons, *_tell_damaged(found)]):
         print_line(console, line, style="yellow")
     out = found.path
@@ -383,22 +384,18 @@ def _print_worse(before: Sequence[Record] | None, found: AuditResult, console: C
     """Print how much leaked in an earlier audit, and return whether more leaks beyond noise."""
     if before is None:
         return False
-    changed = report.changes(before, found.records)
+    changed = report.changes(before, found.results)
     judged = report.comparison_verdict(changed)
     for sentence in (f"{judged.headline}.", *judged.details):
         print_line(console, sentence)
     return any(s.direction is report.Direction.worse for s in report.shifts(changed))
 
 
-def _is_inconclusive(found: AuditResult) -> bool:
+def _is_inconclusive(results: Results) -> bool:
     """Whether anybody could not be judged, in any setup, on any network, by any adversary."""
-    tried = report.attempts(found.records)
-    judged = {attacked_part(attempt.record) for attempt in tried}
-    if any(attacked_part(record) not in judged for record in found.records):
+    if not all(results.by(*ATTACKED).values()):
         return True
-    groups = group_by_setup(tried).values()
-    people = [attempt for group in groups for attempt in report.strongest(group).values()]
-    return any(not a.level.identified and not a.conclusive for a in people)
+    return any(group.unclear for group in results.setups.values())
 
 
 def _describe_leak(leak: Breach) -> str:

@@ -23,8 +23,7 @@ from seepage.clients.client import Client
 from seepage.core import Protection, Rng, Task
 from seepage.core.errors import Diverged, InvalidValue
 from seepage.defenses.clip import dp_sgd, gaussian_epsilon, noise_multiplier
-from seepage.report import as_csv, attempts, audit_verdict, strongest
-from seepage.report.leak import count_identified
+from seepage.report import as_csv, audit_verdict
 from seepage.report.leak_table import start_table
 from seepage.report.page.sweep_page import SweepPoint, sweep_page, sweep_rows, tabulate_sweep
 from seepage.utility import Training, Utility, train
@@ -133,14 +132,9 @@ def _measure(
     defense = audit.defenses[0 if by_size else number]
     size = int(sweep.values[number]) if by_size else sweep.base.batch_sizes[0]
     links = describe_defense(Client(audit.locals[0], defense))
-    mine = [
-        attempt
-        for attempt in attempts(found.records)
-        if attempt.record.defense == links and attempt.record.batch_size == size
-    ]
-    people = strongest(mine)
-    shares = bool(people) and all(attempt.is_share for attempt in people.values())
-    scores = [a.measured if shares else a.psnr for a in people.values()]
+    people = found.results.where(defense=links, batch_size=size).strongest()
+    shares = bool(people) and all(row.is_share for row in people)
+    scores = [row.measured if shares else row.psnr for row in people]
     sigma = noise_multiplier(defense)
     trained, wanted = None, sweep.train_steps != 0
     if wanted:
@@ -149,8 +143,8 @@ def _measure(
     return SweepPoint(
         value=sweep.values[number],
         people=len(people),
-        identified=count_identified(people),
-        conclusive=all(a.conclusive or a.level.identified for a in people.values()),
+        identified=people.identified,
+        conclusive=not people.unclear,
         worst=max(scores, default=None),
         median=median(scores) if scores else None,
         unit="%" if shares else "dB",

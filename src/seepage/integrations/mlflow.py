@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from seepage.audit.audit_result import load_audit
 from seepage.audit.folder import PAGE
 from seepage.audit.record import Record
+from seepage.audit.results import Level, Results
 from seepage.core.errors import import_extra
-from seepage.report.leak import Level, attempts, strongest
 from seepage.report.verdict import verdict
-from seepage.report.words import NO_DEFENSE
 
 if TYPE_CHECKING:
     from seepage.step.step_result import StepAudit
@@ -39,7 +38,7 @@ def log_audit(folder: Path | str, *, step: int | None = None, page: bool = True)
     Raises:
         MissingExtra: If MLflow is not installed.
     """
-    _log(load_audit(Path(folder)).records, step)
+    _log(load_audit(Path(folder)).results, step)
     if page:
         _mlflow().log_artifact(str(Path(folder) / PAGE), f"seepage/{Path(folder).name}")
 
@@ -59,13 +58,12 @@ def log_step(number: int, result: StepAudit, *, page: bool = True) -> None:
             _mlflow().log_artifact(str(made), f"seepage/step-{number:06d}")
 
 
-def _log(records: Sequence[Record], step: int | None) -> None:
+def _log(records: Results | Sequence[Record], step: int | None) -> None:
     mlflow = _mlflow()
-    tried = attempts(records)
+    results = Results.of(records)
     # As in the verdict: without a defense, or all cases if every one has some.
-    bare = [attempt for attempt in tried if attempt.record.defense == NO_DEFENSE]
-    people = strongest(bare or tried)
-    ranks = [attempt.level.rank for attempt in people.values()]
+    people = results.bare.strongest()
+    ranks = [row.level.rank for row in people]
     levels = {
         "identified": Level.singled_out,
         "recognisable": Level.recognisable,
@@ -73,11 +71,11 @@ def _log(records: Sequence[Record], step: int | None) -> None:
     }
     metrics = {"people": float(len(people))}
     metrics |= {name: float(sum(r <= level.rank for r in ranks)) for name, level in levels.items()}
-    worst = next((attempt.amount for attempt in people.values()), None)
+    worst = next((row.amount for row in people), None)
     if worst is not None and worst.value is not None and math.isfinite(worst.value):
         metrics[f"worst_{worst.metric}"] = worst.value
     mlflow.log_metrics({f"seepage.{name}": v for name, v in metrics.items()}, step=step)
-    told = verdict(records).headline
+    told = verdict(results).headline
     mlflow.set_tag("seepage.verdict", told[:_LONGEST])
 
 

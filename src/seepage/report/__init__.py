@@ -1,9 +1,23 @@
 """Reports of audits: tables, contact sheets, HTML pages, and files for other programs."""
 
-from seepage.report.amount import amounts, most
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from seepage.audit.results import Level, Result, Results
+from seepage.audit.results.amount import amounts, most
+from seepage.audit.results.intervals import (
+    Interval,
+    mean_interval,
+    median_interval,
+    share_interval,
+    share_not_ruled_out,
+)
+from seepage.audit.words import decibels, defense_words
 from seepage.report.change import Change, Direction, changes, comparison_verdict, shifts
 from seepage.report.contact_sheet import save_contact_sheet
 from seepage.report.contradiction import Contradiction, contradictions
+from seepage.report.finding import Verdict
 from seepage.report.flat_rows import (
     as_csv,
     as_json,
@@ -14,14 +28,6 @@ from seepage.report.flat_rows import (
     result_rows,
 )
 from seepage.report.headroom import Headroom, headrooms, read_headroom, silences
-from seepage.report.intervals import (
-    Interval,
-    mean_interval,
-    median_interval,
-    share_interval,
-    share_not_ruled_out,
-)
-from seepage.report.leak import Attempt, Level, Verdict, attempts, strongest
 from seepage.report.leak_table import leak_table
 from seepage.report.page.audit_page import audit_page
 from seepage.report.page.comparison_page import comparison_page
@@ -36,10 +42,8 @@ from seepage.report.tables import (
 )
 from seepage.report.unscored import inapplicable, missing, unscored
 from seepage.report.verdict import audit_verdict, verdict
-from seepage.report.words import decibels, defense_words
 
 __all__ = [
-    "Attempt",
     "Change",
     "Contradiction",
     "Direction",
@@ -52,7 +56,6 @@ __all__ = [
     "as_csv",
     "as_json",
     "as_parquet",
-    "attempts",
     "audit_markdown",
     "audit_page",
     "audit_verdict",
@@ -84,8 +87,28 @@ __all__ = [
     "share_not_ruled_out",
     "shifts",
     "silences",
-    "strongest",
     "summarise",
     "unscored",
     "verdict",
 ]
+
+
+def _strongest(tried: Iterable[Result]) -> dict[tuple[str, int], Result]:
+    return {row.person: row for row in Results(tried).strongest()}
+
+
+# By its old name: what to write instead, and what does the same.
+_OLD = {
+    "Attempt": ("seepage.audit.results.Result", Result),
+    "attempts": ("seepage.audit.results.Results.of", Results.of),
+    "strongest": ("seepage.audit.results.Results.strongest", _strongest),
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    """Return what an older version called by another name, with a warning."""
+    if name not in _OLD:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new, found = _OLD[name]
+    warnings.warn(f"seepage.report.{name} is now {new}", DeprecationWarning, stacklevel=2)
+    return found

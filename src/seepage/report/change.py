@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from seepage.audit.record import Defense, Record
+from seepage.audit.results import Level, Result, Results
+from seepage.audit.results.amount import SATURATED
+from seepage.audit.results.intervals import Interval, join_shared, mean_interval
+from seepage.audit.results.judge import NOTICED
+from seepage.audit.results.result import Person
+from seepage.audit.words import Setup, count_noun, decibels, label_setups
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue
 from seepage.core.grouping import group_by
-from seepage.report.amount import SATURATED
-from seepage.report.intervals import Interval, join_shared, mean_interval
-from seepage.report.leak import NOTICED, Attempt, Level, Verdict, Victim, attempts, strongest
-from seepage.report.words import Setup, count_noun, decibels, label_setups
+from seepage.report.finding import Verdict
 
 
 class Direction(StrEnum):
@@ -27,41 +31,37 @@ class Direction(StrEnum):
     vanished = "only in the first"
 
 
-@dataclass(frozen=True)
-class _Attacked:
-    """What was attacked, apart from the person and the defense: cases that can be compared."""
+class Attacked(NamedTuple):
+    """What was attacked, apart from the person and the defense: cases that can be compared.
+
+    An attack that is adapted to a defense also runs without knowing it, so `knowledge` is what the
+    adversary knew besides the defense.
+    """
 
     data: str
     model: str
     local: Component
     batch_size: int
-    threat: str
-
-    @classmethod
-    def of(cls, record: Record) -> _Attacked:
-        granted = {} if record.threat is None else dict(record.threat.arguments)
-        # An attack that is adapted to a defense also runs without knowing it.
-        granted.pop("knows_defense", None)
-        return cls(record.data, record.model, record.local, record.batch_size, str(granted))
+    knowledge: str
 
 
 @dataclass(frozen=True)
 class Change:
-    """One person in one setup: the strongest attempt of either audit.
+    """One person in one setup: the strongest result of either audit.
 
     Args:
         victim: The person.
         attacked: The rest of what was attacked.
         defenses: Those of the first and of the second audit; the same where one has none.
-        before: The strongest attempt of the first audit; None if it has none.
+        before: The strongest result of the first audit; None if it has none.
         after: That of the second.
     """
 
-    victim: Victim
-    attacked: _Attacked
+    victim: Person
+    attacked: Attacked
     defenses: tuple[Defense, Defense]
-    before: Attempt | None
-    after: Attempt | None
+    before: Result | None
+    after: Result | None
 
     @property
     def setups(self) -> tuple[Setup, Setup]:
@@ -115,12 +115,12 @@ class Change:
         return Direction.worse if worse else Direction.better
 
 
-def _rank(attempt: Attempt) -> int:
+def _rank(result: Result) -> int:
     """The order of levels; whether nothing was found conclusively does not count as a change."""
-    return min(attempt.level.rank, Level.inconclusive.rank)
+    return min(result.level.rank, Level.inconclusive.rank)
 
 
-def changes(before: Sequence[Record], after: Sequence[Record]) -> list[Change]:
+def changes(before: Results | Sequence[Record], after: Results | Sequence[Record]) -> list[Change]:
     """List every person of either audit in every setup, worst first.
 
     Two cases are compared if data, person, network, batch size, local computation and threat are
@@ -146,23 +146,20 @@ def changes(before: Sequence[Record], after: Sequence[Record]) -> list[Change]:
     return [change for kind in Direction for change in ordered if change.direction is kind]
 
 
-People = Mapping[Victim, Attempt]
+People = Mapping[Person, Result]
 
 
-def _judge(records: Sequence[Record]) -> dict[_Attacked, dict[Defense, People]]:
-    """The strongest attempt on each person behind each defense."""
-    groups: dict[_Attacked, dict[Defense, list[Attempt]]] = {}
-    for attempt in attempts(records):
-        record = attempt.record
-        defenses = groups.setdefault(_Attacked.of(record), {})
-        defenses.setdefault(record.defense, []).append(attempt)
+def _judge(records: Results | Sequence[Record]) -> dict[Attacked, dict[Defense, People]]:
+    """The strongest result on each person behind each defense."""
     return {
-        attacked: {
+        Attacked(*attacked): {
             # By their place in the data, since two audits may know different updates of somebody.
-            defense: {best.victim: best for best in strongest(tried).values()}
-            for defense, tried in defenses.items()
+            defense: {row.victim: row for row in group.strongest()}
+            for defense, group in cases.by("defense").items()
+            if group
         }
-        for attacked, defenses in groups.items()
+        for attacked, cases in Results.of(records).by(*Attacked._fields).items()
+        if cases
     }
 
 
@@ -279,6 +276,6 @@ def comparison_verdict(found: Sequence[Change]) -> Verdict:
     return Verdict(level, headline, tuple(details))
 
 
-def _tell_side(attempt: Attempt | None, when: str) -> str:
-    level = "" if attempt is None else f"{attempt.level} "
-    return f"{level}{when} ({decibels(None if attempt is None else attempt.psnr)})"
+def _tell_side(result: Result | None, when: str) -> str:
+    level = "" if result is None else f"{result.level} "
+    return f"{level}{when} ({decibels(None if result is None else result.psnr)})"

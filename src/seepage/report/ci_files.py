@@ -10,11 +10,10 @@ from xml.etree import ElementTree
 
 from seepage.audit.folder import SPEC
 from seepage.audit.record import Record
+from seepage.audit.results import Results
+from seepage.audit.words import count_noun, defense_words, local_words, short_names, threat_label
 from seepage.core.construct import Component
 from seepage.printable import make_printable
-from seepage.report.leak import Attempt, strongest
-from seepage.report.summary import group_rows
-from seepage.report.words import count_noun, defense_words, local_words, short_names, threat_label
 
 Status = Literal["identified", "passed", "inconclusive", "not applicable", "no truth", "failed"]
 # Not in XML 1.0, whatever the encoding.
@@ -32,31 +31,29 @@ class Check:
     seconds: float
 
 
-def _list_checks(records: Sequence[Record]) -> list[Check]:
+def _list_checks(records: Results | Sequence[Record]) -> list[Check]:
     """One check for each attack and setup, judged over all records as the verdict is."""
-    rows = group_rows(records)
-    attacks = short_names(group[0].attack for group, _ in rows)
-    return [_check(group, tried, attacks) for group, tried in rows]
+    groups = Results.of(records).without("seed").values()
+    attacks = short_names(group.records[0].attack for group in groups)
+    return [_check(group, attacks) for group in groups]
 
 
-def _check(
-    group: Sequence[Record], tried: Sequence[Attempt], attacks: Mapping[Component, str]
-) -> Check:
-    first = group[0]
+def _check(group: Results, attacks: Mapping[Component, str]) -> Check:
+    first = group.records[0]
     knows = "" if first.threat is None else f", adversary {threat_label(first.threat)}"
     name = (
         f"{attacks[first.attack]}, {defense_words(first.defense)}, {local_words(first.local)}, "
         f"batch size {first.batch_size}{knows}"
     )
-    status, message = _judge(group, tried)
-    seconds = sum(float(record.effort.get("seconds", 0)) for record in group)
+    status, message = _judge(group)
+    seconds = sum(float(record.effort.get("seconds", 0)) for record in group.records)
     return Check(f"{first.data}.{first.model}", name, status, message, seconds)
 
 
-def _judge(group: Sequence[Record], tried: Sequence[Attempt]) -> tuple[Status, str]:
-    broken = next((record.error for record in group if record.failed), None)
-    people = strongest(tried)
-    found = [attempt for attempt in people.values() if attempt.level.identified]
+def _judge(group: Results) -> tuple[Status, str]:
+    broken = next((record.error for record in group.records if record.failed), None)
+    people = group.strongest()
+    found = [row for row in people if row.level.identified]
     if found:
         worst, of = found[0], count_noun(len(people), "person", "people")
         told = f"{worst.record.data} #{worst.victim[1]} is {worst.level} ({worst.amount.words()})"
@@ -64,17 +61,16 @@ def _judge(group: Sequence[Record], tried: Sequence[Attempt]) -> tuple[Status, s
     if broken is not None:
         return "failed", broken
     if not people:
-        unfit = next((record.error for record in group if not record.applicable), None)
+        unfit = next((record.error for record in group.records if not record.applicable), None)
         if unfit is not None:
             return "not applicable", unfit
         return "no truth", "there is no truth to compare with"
-    unclear = [attempt for attempt in people.values() if not attempt.conclusive]
-    if unclear:
+    if group.unclear:
         return "inconclusive", "nobody was identified, by an attack that may be too weak to tell"
     return "passed", f"nobody of {count_noun(len(people), 'person', 'people')} was identified"
 
 
-def as_junit(title: str, records: Sequence[Record]) -> str:
+def as_junit(title: str, records: Results | Sequence[Record]) -> str:
     """Write JUnit XML: a test for each attack and setup, which fails if anybody is identified.
 
     Cases that do not apply, and those that tell nothing, are skipped tests with the reason.
@@ -117,7 +113,7 @@ _RULES = {
 }
 
 
-def as_sarif(title: str, records: Sequence[Record], *, version: str) -> str:
+def as_sarif(title: str, records: Results | Sequence[Record], *, version: str) -> str:
     """Write SARIF 2.1.0, which code hosts show beside the code: what leaks, and what is unclear."""
     rules = [
         {
@@ -137,7 +133,7 @@ def as_sarif(title: str, records: Sequence[Record], *, version: str) -> str:
     return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
 
-def _list_results(records: Sequence[Record]) -> Iterator[dict[str, object]]:
+def _list_results(records: Results | Sequence[Record]) -> Iterator[dict[str, object]]:
     where = {"physicalLocation": {"artifactLocation": {"uri": SPEC}, "region": {"startLine": 1}}}
     for check in _list_checks(records):
         if check.status in _RULES:

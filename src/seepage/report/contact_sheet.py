@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from seepage.audit.record import Defense, Outcome
+from seepage.audit.words import decibels, defense_words, local_words, threat_label
 from seepage.core.whole_file import write_whole
-from seepage.report.words import decibels, defense_words, local_words, threat_label
 
 if TYPE_CHECKING:
     from PIL import Image as Pillow

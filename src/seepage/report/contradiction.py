@@ -11,15 +11,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from seepage.report.words import count_noun, decibels, defense_words
+from seepage.audit.words import count_noun, decibels, defense_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from seepage.audit.record import Ceiling
+    from seepage.audit.results import Result
     from seepage.core.construct import Component
     from seepage.report.headroom import Headroom, Standing
-    from seepage.report.leak import Attempt
 
 # Entries that vary independently over at most the range have at most this variance in every
 # direction, as a share of the squared range. An error larger than that is spread over several.
@@ -82,20 +82,20 @@ def contradictions(found: Iterable[Headroom]) -> list[Contradiction]:
     ]
 
 
-def _is_comparable(attempt: Attempt, person: Standing) -> bool:
+def _is_comparable(row: Result, person: Standing) -> bool:
     """Whether a bound's assumptions reach an attack, so that to be below it is impossible."""
     from seepage.bounds.information import SEEN_WITH
 
     bound, share = person.bound, person.rmse / person.bound.peak
     stated = bound.side == "lower" and 0 < share < math.inf
     assumed = any(phrase.startswith(SEEN_WITH) for phrase in bound.assumptions)
-    threat = attempt.record.threat
+    threat = row.record.threat
     told_more = threat is not None and threat.arguments.get("batchnorm") == "exact"
     if not stated or assumed or told_more:
         return False
     if person.covers_every_attack:
         return True
-    closed_form = attempt.record.effort.get("steps") == 0
+    closed_form = row.record.effort.get("steps") == 0
     return (closed_form and share <= WIDE) or share * math.sqrt(bound.entries) <= FINE
 
 
@@ -105,17 +105,17 @@ def _is_among_candidates(bound: Ceiling) -> bool:
     return any(phrase.startswith(AMONG) for phrase in bound.assumptions)
 
 
-def _pair_by_attack(headroom: Headroom) -> dict[Component, list[tuple[Attempt, Standing]]]:
-    groups: dict[Component, list[tuple[Attempt, Standing]]] = {}
+def _pair_by_attack(headroom: Headroom) -> dict[Component, list[tuple[Result, Standing]]]:
+    groups: dict[Component, list[tuple[Result, Standing]]] = {}
     for person in headroom.people:
-        for attempt in person.tried:
-            if _is_comparable(attempt, person):
-                groups.setdefault(attempt.record.attack, []).append((attempt, person))
+        for row in person.tried:
+            if _is_comparable(row, person):
+                groups.setdefault(row.record.attack, []).append((row, person))
     return groups
 
 
 def _judge(
-    headroom: Headroom, attack: Component, pairs: Sequence[tuple[Attempt, Standing]]
+    headroom: Headroom, attack: Component, pairs: Sequence[tuple[Result, Standing]]
 ) -> Contradiction | None:
     """Whether the mean squared error is below the bound by more than luck."""
     squares = [10 ** ((_limit(*pair) - pair[0].psnr) / 10) for pair in pairs]
@@ -126,14 +126,14 @@ def _judge(
     return Contradiction(headroom, attack, max(ratio, 1e-12), len(squares))
 
 
-def _limit(attempt: Attempt, person: Standing) -> float:
+def _limit(row: Result, person: Standing) -> float:
     """The PSNR that an attack may reach: the ceiling, or a guess without any update if closer."""
-    if person.covers_every_attack and attempt.baseline is not None:
-        return max(person.ceiling, attempt.baseline)
+    if person.covers_every_attack and row.baseline is not None:
+        return max(person.ceiling, row.baseline)
     return person.ceiling
 
 
-def _is_lucky_noise(squares: Sequence[float], pairs: Sequence[tuple[Attempt, Standing]]) -> bool:
+def _is_lucky_noise(squares: Sequence[float], pairs: Sequence[tuple[Result, Standing]]) -> bool:
     """Whether errors as small as these come from lucky noise, of attacks that meet the bound.
 
     Were the attack efficient, each squared error over its bound would be a mean of squares of
@@ -157,7 +157,7 @@ def _count_directions(person: Standing) -> int:
     return max(1, int(person.bound.entries * share**2 / SPREAD))
 
 
-def _is_lucky_choice(squares: Sequence[float], pairs: Sequence[tuple[Attempt, Standing]]) -> bool:
+def _is_lucky_choice(squares: Sequence[float], pairs: Sequence[tuple[Result, Standing]]) -> bool:
     """Whether as many right choices among candidates are luck, if the bound holds.
 
     An attack that names the right candidate has no error, so the mean says nothing about one case.
@@ -167,9 +167,9 @@ def _is_lucky_choice(squares: Sequence[float], pairs: Sequence[tuple[Attempt, St
     from scipy.stats import binom
 
     close, chance = 0, 0.0
-    for square, (attempt, person) in zip(squares, pairs, strict=True):
-        limit = 10 ** (-_limit(attempt, person) / 10)
-        blind = limit if attempt.baseline is None else 10 ** (-attempt.baseline / 10)
+    for square, (row, person) in zip(squares, pairs, strict=True):
+        limit = 10 ** (-_limit(row, person) / 10)
+        blind = limit if row.baseline is None else 10 ** (-row.baseline / 10)
         close += square < 1 / 4
         quarter = limit / 4
         chance = max(chance, 1 - (limit - quarter) / (WRONG * max(blind, limit) - quarter))

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from seepage.audit.record_schema import parse_json
+from seepage.audit.words import count_noun, list_words
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.whole_file import checksum, read_plain
-from seepage.report.words import count_noun, list_words
 
 KIND, FORMAT = "dossier", 1
 # Most bytes of a file that is read, which evidence on a million candidates does not reach.

@@ -12,32 +12,29 @@ from seepage.audit.database import DATABASE
 from seepage.audit.evidence import FORMAT
 from seepage.audit.folder import ENVIRONMENT, SPEC
 from seepage.audit.record import Record
-from seepage.core.errors import UnreadableFile
-from seepage.core.grouping import group_by
-from seepage.core.whole_file import checksum, read_plain
-from seepage.report.dossier import TESTS, DossierFinding, Source, Status, read_json
-from seepage.report.effort import describe_effort
-from seepage.report.intervals import share_interval
-from seepage.report.leak import Attempt, attempts, count_identified, strongest
-from seepage.report.limits import tell_limits
-from seepage.report.unscored import inapplicable, is_proved, missing, unscored
-from seepage.report.verdict import (
-    People,
-    audit_verdict,
-    count_doubtful,
-    count_labels,
-    is_unclear,
-    name_inputs,
-    tell_people,
-    verdict,
-)
-from seepage.report.words import (
+from seepage.audit.results import Results
+from seepage.audit.results.intervals import share_interval
+from seepage.audit.words import (
     Setup,
     count_noun,
     label_setups,
     list_words,
     short_names,
     threat_words,
+)
+from seepage.core.errors import UnreadableFile
+from seepage.core.whole_file import checksum, read_plain
+from seepage.report.dossier import TESTS, DossierFinding, Source, Status, read_json
+from seepage.report.effort import describe_effort
+from seepage.report.limits import tell_limits
+from seepage.report.unscored import inapplicable, is_proved, missing
+from seepage.report.verdict import (
+    audit_verdict,
+    count_doubtful,
+    count_labels,
+    name_inputs,
+    tell_people,
+    verdict,
 )
 from seepage.scoring.identification import compute_luck
 
@@ -65,7 +62,6 @@ def _spell_name(path: Path) -> str:
 
 def _read_audit(path: Path) -> Source:
     audit = load_audit(path)
-    tried = attempts(audit.records)
     lacks = missing(audit)
     environment = audit.environment
     packages = environment.get("packages")
@@ -85,11 +81,11 @@ def _read_audit(path: Path) -> Source:
         about=_describe_audit(audit),
         versions={key: str(value) for key, value in versions.items() if value},
         seeds=tuple(sorted({record.seed for record in audit.records})),
-        findings=tuple(_find_in_audit(audit, tried, name)),
+        findings=tuple(_find_in_audit(audit, name)),
         notes=(
             *_tell_sampling(audit.records, name),
-            *_tell_galleries(tried, name),
-            *tell_limits(tried),
+            *_tell_galleries(audit.results, name),
+            *tell_limits(audit.results),
             *inapplicable(audit.records),
         ),
         alarms=(*lacking, *audit_verdict(audit).alarms),
@@ -143,9 +139,9 @@ _GALLERIES = {
 }
 
 
-def _tell_galleries(tried: Sequence[Attempt], name: str) -> list[str]:
+def _tell_galleries(results: Results, name: str) -> list[str]:
     """Where the strangers are not of the kind that "identified" speaks of."""
-    met = {a.identification.gallery for a in tried if a.identification is not None}
+    met = {a.identification.gallery for a in results if a.identification is not None}
     return [
         f"{name}: where {why}, only a guess that is nearly a copy counts as identified, and one "
         "that is not says nothing."
@@ -154,17 +150,14 @@ def _tell_galleries(tried: Sequence[Attempt], name: str) -> list[str]:
     ]
 
 
-def _find_in_audit(
-    audit: AuditResult, tried: Sequence[Attempt], source: str
-) -> Iterator[DossierFinding]:
+def _find_in_audit(audit: AuditResult, source: str) -> Iterator[DossierFinding]:
     """One finding for each data set, network and setup, and one more if labels were not known."""
     noun = name_inputs(audit)
     models = short_names(record.model for record in audit.records)
     setups = label_setups(Setup.of(record) for record in audit.records)
-    groups = group_by(audit.records, lambda one: (one.data, one.model, Setup.of(one)))
-    for key, records in groups.items():
-        data, model, setup = key
-        own = [a for a in tried if (a.record.data, a.record.model, Setup.of(a.record)) == key]
+    groups = audit.results.by("data", "model", "setup")
+    for (data, model, setup), group in groups.items():
+        records = group.records
         known = dict.fromkeys(
             f"the network and its weights, {threat_words(r.threat)}" for r in records
         )
@@ -175,12 +168,12 @@ def _find_in_audit(
             "adversary": list_words(list(known), "or"),
             "source": source,
         }
-        if not own:
-            yield _judge_unscored(records, noun, about)
+        if not group:
+            yield _judge_unscored(group, noun, about)
             continue
-        people = strongest(own)
+        people = group.strongest()
         status = _judge_people(people)
-        share = _tell_share([a.level.identified for a in people.values()], people)
+        share = _tell_share([row.level.identified for row in people], people)
         yield DossierFinding(
             test="reconstruction",
             status=status,
@@ -194,31 +187,28 @@ def _find_in_audit(
             yield _judge_labels(people, about)
 
 
-def _judge_people(people: People) -> Status:
-    found = count_identified(people)
+def _judge_people(people: Results) -> Status:
+    found = people.identified
     if found > count_doubtful(people):
         return Status.leak
-    parts = {part for a in people.values() for part in a.parts if part != "the label"}
-    if parts and not found:
+    if any(row.parts for row in people) and not found:
         return Status.leak
-    return Status.unclear if found or is_unclear(people) else Status.resisted
+    return Status.unclear if found or people.unclear else Status.resisted
 
 
-def _judge_unscored(
-    records: Sequence[Record], noun: str, about: Mapping[str, str]
-) -> DossierFinding:
+def _judge_unscored(group: Results, noun: str, about: Mapping[str, str]) -> DossierFinding:
     """Of a capture whose truth nobody gave, or of cases without a result."""
-    proved = any((r.certificate or {}).get("certain") or is_proved(r) for r in unscored(records))
+    proved = any((r.certificate or {}).get("certain") or is_proved(r) for r in group.unscored)
     return DossierFinding(
         test="reconstruction",
         status=Status.leak if proved else Status.unclear,
-        result=verdict(records, noun=noun).headline,
+        result=verdict(group, noun=noun).headline,
         interval="",
         **about,
     )
 
 
-def _judge_labels(people: People, about: Mapping[str, str]) -> DossierFinding:
+def _judge_labels(people: Results, about: Mapping[str, str]) -> DossierFinding:
     """Labels are attributes: a diagnosis may be one. No control tells whether a test is able."""
     found = count_labels(people)
     told = "the label" if len(people) == 1 else f"the labels of {found} of {len(people)} people"
@@ -228,13 +218,13 @@ def _judge_labels(people: People, about: Mapping[str, str]) -> DossierFinding:
         result=f"{told[0].upper()}{told[1:]} came back, more than chance gives"
         if found
         else f"No more labels came back than chance gives ({len(people)} people)",
-        interval=_tell_share(["the label" in a.parts for a in people.values()], people),
+        interval=_tell_share([row.label for row in people], people),
         **{**about, "subject": f"label, {about['subject']}", "control": "none"},
     )
 
 
-def _tell_share(found: Sequence[bool], people: People) -> str:
-    updates = [attempt.update for attempt in people.values()]
+def _tell_share(found: Sequence[bool], people: Results) -> str:
+    updates = [row.update for row in people]
     share = share_interval(found, updates)
     return (
         f"95 % interval from {count_noun(len(set(updates)), 'update')}: {100 * share.low:.1f} to "

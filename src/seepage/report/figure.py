@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from xml.sax.saxutils import escape
 
+from seepage.audit.results import Result, Results
+from seepage.audit.results.amount import SATURATED
+from seepage.audit.words import label_setups
 from seepage.printable import make_printable
-from seepage.report.amount import SATURATED
-from seepage.report.leak import Attempt, group_by_setup, strongest
 from seepage.report.page.line_chart import Axis, span_axis
-from seepage.report.words import label_setups
 
 # In points: one column of a paper, or both.
 COLUMN, PAGE = 252.0, 516.0
@@ -153,19 +153,19 @@ _ACROSS = "PSNR of each person in dB; red: identified"
 _SHARED = "% right of each person; red: identified"
 
 
-def leak_figure(tried: Iterable[Attempt]) -> Figure:
+def leak_figure(results: Results) -> Figure:
     """Draw one strip per setup: every person at the best of any attack, and the median.
 
     The axis is PSNR, or the share of columns or words that is right if all inputs have those. The
     figure is as wide as one column of a paper, or as the page if the labels are long.
     """
-    groups = {setup: strongest(group) for setup, group in group_by_setup(tried).items()}
+    groups = {setup: group.strongest() for setup, group in results.setups.items()}
     labels = label_setups(groups)
-    everybody = [attempt for people in groups.values() for attempt in people.values()]
-    shares = bool(everybody) and all(attempt.is_share for attempt in everybody)
+    everybody = [row for people in groups.values() for row in people]
+    shares = bool(everybody) and all(row.is_share for row in everybody)
 
-    def value_of(attempt: Attempt) -> float:
-        return attempt.measured if shares else min(attempt.psnr, SATURATED)
+    def value_of(row: Result) -> float:
+        return row.measured if shares else min(row.psnr, SATURATED)
 
     # Where Helvetica is missing, another font is wider.
     left = 1.2 * max(map(_measure_text, labels.values()), default=0.0) + 2 * _GAP
@@ -187,10 +187,10 @@ def leak_figure(tried: Iterable[Attempt]) -> Figure:
     for number, (setup, people) in enumerate(groups.items()):
         middle = _TOP + _ROW * (number + 0.5)
         parts.append(_Caption((left - _GAP, middle + 0.35 * _SIZE), labels[setup], "end"))
-        found = median(map(value_of, people.values()))
+        found = median(map(value_of, people))
         parts.append(_Stroke((across(found), middle - 6), (across(found), middle + 6), _INK, 1.4))
         parts += [
             _Dot((across(value_of(a)), middle), _LEAK if a.level.identified else _SAFE)
-            for a in people.values()
+            for a in people
         ]
     return Figure(width, bottom + _BOTTOM, tuple(parts))

@@ -11,59 +11,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from seepage.audit.record import Record, name_infinities
+from seepage.audit.results import Results
+from seepage.audit.results.flatten import FlatRow, describe_case, describe_setup
+from seepage.audit.words import defense_words, local_words, threat_words
 from seepage.core.errors import import_extra
-from seepage.report.leak import Attempt, attempts
-from seepage.report.unscored import unscored
-from seepage.report.words import Setup, defense_words, local_words, threat_words
 
 if TYPE_CHECKING:
     from seepage.report.change import Change
 
-Cell = str | int | float | bool | None
-FlatRow = Mapping[str, Cell]
-# Arguments of a local computation that have a column of their own.
-_LOCAL = ("steps", "epochs", "local_batch_size", "lr", "momentum")
 
-
-def result_rows(records: Sequence[Record]) -> list[FlatRow]:
+def result_rows(records: Results | Sequence[Record]) -> list[FlatRow]:
     """One row per person and attack: scored ones first, then those without truth or result."""
-    metrics = list(dict.fromkeys(name for record in records for name in record.scores))
-    scored = [
-        {
-            **_describe(attempt.record, attempt.victim[1]),
-            "status": attempt.record.status,
-            "level": str(attempt.level),
-            **_describe_place(attempt),
-            **{metric: attempt.score(metric) for metric in metrics},
-            **{
-                f"{name}_psnr": scores["psnr"][attempt.index]
-                for name, scores in attempt.record.baselines.items()
-                if "psnr" in scores
-            },
-            **_effort(attempt.record),
-            "error": None,
-        }
-        for attempt in attempts(records)
-    ]
-    blind = [
-        {**_describe(record, person), "status": record.status, **_effort(record), "error": None}
-        for record in unscored(records)
-        for person in record.people
-    ]
-    failed = [
-        {**_describe(record, person), "status": record.status, "error": record.error}
-        for record in sorted(records, key=lambda record: record.failed)
-        if record.error is not None
-        for person in record.people
-    ]
-    return [*scored, *blind, *failed]
-
-
-def _describe_place(attempt: Attempt) -> dict[str, Cell]:
-    """The person's place among strangers."""
-    found = attempt.identification
-    names = ("rank", "strangers", "gallery", "one_in", "one_in_low", "one_in_high")
-    return {name: getattr(found, name) if found else None for name in names}
+    return Results.of(records).to_rows()
 
 
 def flat_bounds(records: Sequence[Record]) -> list[FlatRow]:
@@ -75,8 +34,7 @@ def flat_bounds(records: Sequence[Record]) -> list[FlatRow]:
         values: Sequence[float | None] = bound.values or [None] * record.batch_size
         rows += [
             {
-                **_describe(record, person),
-                "status": record.status,
+                **describe_case(record, person),
                 "attack": None,
                 "attack_name": None,
                 "threat": None,
@@ -99,7 +57,7 @@ def change_rows(found: Sequence[Change]) -> list[FlatRow]:
             "data": change.victim[0],
             "person": change.victim[1],
             "model": change.attacked.model,
-            **_describe_setup(change.setups[1]),
+            **describe_setup(change.setups[1]),
             "defense_before": defense_words(change.defenses[0]),
             "attack_before": str(change.before.record.attack) if change.before else None,
             "attack_after": str(change.after.record.attack) if change.after else None,
@@ -122,46 +80,6 @@ def labelled_record(record: Record) -> dict[str, Any]:
         "attack": str(record.attack),
     }
     return {**record.plain(), "labels": labels}
-
-
-def _describe_setup(setup: Setup) -> dict[str, Cell]:
-    return {
-        "batch_size": setup.batch_size,
-        "local": local_words(setup.local),
-        "local_name": setup.local.name,
-        **{
-            f"local_{name.removeprefix('local_')}": setup.local.arguments.get(name)
-            for name in _LOCAL
-        },
-        "defense": defense_words(setup.defense),
-        "defense_name": " + ".join(link.name for link in setup.defense),
-    }
-
-
-def _describe(record: Record, person: int) -> dict[str, Cell]:
-    """The first columns: labels, names and the batch size."""
-    return {
-        "data": record.data,
-        "person": person,
-        "sampling": record.sampling,
-        "model": record.model,
-        **_describe_setup(Setup.of(record)),
-        "threat": threat_words(record.threat),
-        "attack": str(record.attack),
-        "attack_name": record.attack.name,
-        "seed": record.seed,
-    }
-
-
-def _effort(record: Record) -> FlatRow:
-    certificate = record.certificate or {}
-    return {
-        "residual": certificate.get("residual"),
-        "unique": certificate.get("unique"),
-        "locally_unique": certificate.get("locally_unique", certificate.get("unique")),
-        "error_bound": certificate.get("error"),
-        **{name: record.effort.get(name) for name in ("steps", "restarts", "seconds", "device")},
-    }
 
 
 def as_csv(rows: Sequence[FlatRow]) -> str:

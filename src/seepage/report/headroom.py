@@ -14,11 +14,9 @@ from statistics import median
 from types import MappingProxyType
 
 from seepage.audit.record import Ceiling, Record
-from seepage.core.construct import Component
-from seepage.core.grouping import group_by
-from seepage.report.contradiction import contradictions
-from seepage.report.leak import Attempt, Victim, strongest
-from seepage.report.words import (
+from seepage.audit.results import Result, Results
+from seepage.audit.results.result import Person
+from seepage.audit.words import (
     NO_DEFENSE,
     Setup,
     count_noun,
@@ -28,6 +26,9 @@ from seepage.report.words import (
     percent,
     short_names,
 )
+from seepage.core.construct import Component
+from seepage.core.grouping import group_by
+from seepage.report.contradiction import contradictions
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 # Errors that can be told as a PSNR: a value and the width of the range to dB.
@@ -64,16 +65,16 @@ class Standing:
     The ceiling, in dB of PSNR, is what no attack exceeds, or what some attack reaches.
     """
 
-    victim: Victim
+    victim: Person
     ceiling: float
     rmse: float
     bound: Ceiling
-    tried: tuple[Attempt, ...]
+    tried: tuple[Result, ...]
 
     @property
-    def closest(self) -> Attempt | None:
+    def closest(self) -> Result | None:
         """The attack with the smallest error."""
-        return max(self.tried, key=lambda attempt: attempt.psnr, default=None)
+        return max(self.tried, key=lambda row: row.psnr, default=None)
 
     @property
     def passed(self) -> bool:
@@ -124,7 +125,7 @@ class Headroom:
     scene: _Scene
     bound: Component
     people: tuple[Standing, ...]
-    tried: tuple[Attempt, ...]
+    tried: tuple[Result, ...]
     assumptions: tuple[str, ...]
     remarks: tuple[str, ...]
     silent: int = 0
@@ -148,14 +149,14 @@ class Headroom:
         return median(gaps) if gaps else None
 
 
-def headrooms(tried: Sequence[Attempt], bounds: Iterable[Record]) -> list[Headroom]:
+def headrooms(tried: Sequence[Result], bounds: Iterable[Record]) -> list[Headroom]:
     """Every bound in every scene, no defense first, then as the audit names them."""
-    attacks: dict[tuple[_Scene, Victim], list[Attempt]] = {}
-    for attempt in tried:
+    attacks: dict[tuple[_Scene, Person], list[Result]] = {}
+    for row in tried:
         # On a network that the server planted, other bounds hold than on the honest one.
-        if attempt.record.vetted or attempt.psnr == -math.inf:
+        if row.record.vetted or row.psnr == -math.inf:
             continue
-        attacks.setdefault((_Scene.of(attempt.record), attempt.victim), []).append(attempt)
+        attacks.setdefault((_Scene.of(row.record), row.victim), []).append(row)
     groups = group_by(bounds, lambda record: (_Scene.of(record), record.attack))
     found = [_headroom(*key, group, attacks) for key, group in groups.items()]
     return sorted(found, key=lambda headroom: headroom.scene.setup.defense != NO_DEFENSE)
@@ -166,20 +167,18 @@ def scenes(found: Iterable[Headroom]) -> dict[_Scene, list[Headroom]]:
     return group_by(found, lambda headroom: headroom.scene)
 
 
-def reached(found: Iterable[Headroom]) -> dict[Victim, Attempt]:
+def reached(found: Iterable[Headroom]) -> Results:
     """The strongest attack on each person of a scene, the worst-off person first."""
     # A person met by several bounds is attacked no more often for it.
-    attempts = {
-        (attempt.number, attempt.index): attempt for headroom in found for attempt in headroom.tried
-    }
-    return strongest(attempts.values())
+    tried = {(row.number, row.index): row for headroom in found for row in headroom.tried}
+    return Results(tried.values()).strongest()
 
 
 def _headroom(
     scene: _Scene,
     name: Component,
     group: Sequence[Record],
-    attacks: Mapping[tuple[_Scene, Victim], list[Attempt]],
+    attacks: Mapping[tuple[_Scene, Person], list[Result]],
 ) -> Headroom:
     from seepage.bounds.dp_limits import IDENTIFIED
 
@@ -216,7 +215,7 @@ def _standings(
     record: Record,
     bound: Ceiling,
     scene: _Scene,
-    attacks: Mapping[tuple[_Scene, Victim], list[Attempt]],
+    attacks: Mapping[tuple[_Scene, Person], list[Result]],
 ) -> Iterator[Standing]:
     for person, value in zip(record.people, bound.values, strict=True):
         victim = record.data, person
@@ -308,7 +307,7 @@ def closest_words(found: Sequence[Headroom]) -> str:
     people = reached(found)
     if not people:
         return "-"
-    best = max(people.values(), key=lambda attempt: attempt.psnr)
+    best = max(people, key=lambda row: row.psnr)
     return f"{decibels(best.psnr)} by {best.record.attack.name}"
 
 

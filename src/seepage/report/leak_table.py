@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from seepage.audit.record import UNAWARE
+from seepage.audit.words import defense_words, local_words, short_names, tell_apart, threat_label
 from seepage.core.construct import Component
 from seepage.core.grouping import group_by
 from seepage.report.summary import Row, exact_words, unscored_words
-from seepage.report.words import defense_words, local_words, short_names, tell_apart, threat_label
 
 # A column that is not needed is shown if every name then still gets so many characters.
 ENOUGH, COMFORTABLE = 12, 28

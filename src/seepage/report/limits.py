@@ -6,16 +6,15 @@ to luck, below which nobody can be called identified.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from seepage.audit.record import Record
+from seepage.audit.results import Results
+from seepage.audit.words import Setup, count_noun, label_setups, list_words, percent
 from seepage.clients.gradient import Gradient
 from seepage.core.construct import Component
 from seepage.defenses.aggregation import SecureAggregation
 from seepage.defenses.recorded import adds_noise, find_built_in
-from seepage.report.leak import Attempt, Victim
-from seepage.report.words import Setup, count_noun, label_setups, list_words, percent
 from seepage.scoring.identification import compute_luck
 
 _SETTLES = (
@@ -64,27 +63,27 @@ def _read_noise(record: Record) -> float:
     return read_guaranteed_noise(links, local, record.batch_size // clients)
 
 
-def find_settled(tried: Sequence[Attempt]) -> set[Setup]:
+def find_settled(results: Results) -> set[Setup]:
     """The setups in which a theorem leaves every attack nothing but luck, and nobody had that."""
-    open_ = {Setup.of(a.record) for a in tried if not a.settled or a.level.identified}
-    return {Setup.of(attempt.record) for attempt in tried} - open_
+    open_ = {a.setup for a in results if not a.settled or a.level.identified}
+    return {row.setup for row in results} - open_
 
 
-def tell_limits(tried: Sequence[Attempt]) -> list[str]:
+def tell_limits(results: Results) -> list[str]:
     """How often any attack could identify somebody, where a limit says anything."""
     found: dict[Setup, _Limit] = {}
     unlimited: dict[Setup, None] = {}
-    for attempt in tried:
-        place, setup = attempt.identification, Setup.of(attempt.record)
+    for row in results:
+        place, setup = row.identification, row.setup
         if place is None or not place.fair:
             continue
-        limit = _find_limit(attempt.record, place.strangers)
+        limit = _find_limit(row.record, place.strangers)
         if limit is not None and limit.chance > found.get(setup, limit).chance - 1e-12:
             found[setup] = limit
-        elif limit is None and any(map(adds_noise, attempt.record.defense)):
+        elif limit is None and any(map(adds_noise, row.record.defense)):
             unlimited[setup] = None
-    labels = label_setups(Setup.of(attempt.record) for attempt in tried)
-    settled = find_settled(tried)
+    labels = label_setups(row.setup for row in results)
+    settled = find_settled(results)
     told = [
         f"Theory: behind {labels[setup]} no attack on one update, known or not, puts a person "
         f"first among {count_noun(limit.strangers, 'stranger')} in more than "
@@ -103,12 +102,12 @@ def tell_limits(tried: Sequence[Attempt]) -> list[str]:
     return told
 
 
-def tell_ceiling(people: Mapping[Victim, Attempt]) -> str:
+def tell_ceiling(people: Results) -> str:
     """What theory adds to a headline that found nobody; empty if it promises these people little.
 
     An attack that was too weak to tell says nothing, but a limit holds for stronger ones too.
     """
-    places = [(a, a.identification) for a in people.values()]
+    places = [(a, a.identification) for a in people]
     if any(a.level.identified or place is None or not place.fair for a, place in places):
         return ""
     limits = [_find_limit(a.record, place.strangers) for a, place in places if place is not None]
@@ -118,11 +117,11 @@ def tell_ceiling(people: Mapping[Victim, Attempt]) -> str:
     return f"; in theory no attack identifies more than {percent(max(chances))} of people"
 
 
-def find_beaten(tried: Sequence[Attempt]) -> list[str]:
+def find_beaten(results: Results) -> list[str]:
     """One alarm for each attack that identifies more people than any attack can."""
     groups: dict[tuple[Component, Setup, str, int], list[tuple[bool, float]]] = {}
-    for attempt in tried:
-        record, place = attempt.record, attempt.identification
+    for row in results:
+        record, place = row.record, row.identification
         limit = None if place is None or not place.fair else _find_limit(record, place.strangers)
         if place is not None and limit is not None:
             key = record.attack, Setup.of(record), record.model, record.seed

@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from seepage.audit.record import Record
+from seepage.audit.results.amount import Amount
+from seepage.audit.words import Setup, label_setups, list_words
 from seepage.core.reconstruction import Race, Trial
-from seepage.report.amount import Amount
-from seepage.report.words import Setup, label_setups, list_words
 
 
 @dataclass(frozen=True)

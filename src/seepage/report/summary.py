@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from seepage.audit.record import Defense, Record
+from seepage.audit.results import Results
+from seepage.audit.results.amount import Amount, find_baseline, headline, in_references
+from seepage.audit.words import Setup, residual_words
 from seepage.core.construct import Component
-from seepage.core.grouping import group_by
-from seepage.report.amount import Amount, find_baseline, headline, in_references
-from seepage.report.leak import Attempt, attempts, count_identified, strongest
-from seepage.report.unscored import unscored
-from seepage.report.words import Setup, residual_words
-
-GROUPED_BY = ("data", "model", "local", "threat", "attack", "defense", "batch_size", "sampling")
 
 
 @dataclass(frozen=True)
@@ -82,33 +78,18 @@ class Row:
         return Amount(self.metric, value).words(unit=unit)
 
 
-def summarise(records: Iterable[Record]) -> list[Row]:
-    """Group attacks by everything but people and seeds, the worst leak first."""
-    attacks = [record for record in records if record.bound is None]
-    rows = [_row(group, tried) for group, tried in group_rows(attacks)]
+def summarise(records: Results | Sequence[Record]) -> list[Row]:
+    """Group attacks by everything but people and seeds, the worst leak first.
+
+    An attack that found more behind a defense has another row without it, see `Result.behind`.
+    """
+    groups = Results.of(records).without("seed")
+    rows = [_summarise_group(group) for group in groups.values()]
     return sorted(rows, key=lambda row: -in_references(Amount(row.metric, row.worst)))
 
 
-def group_rows(records: Sequence[Record]) -> list[tuple[list[Record], list[Attempt]]]:
-    """The records of each line, with what was tried on its people.
-
-    That is judged over all records, so that a line counts nobody whom the verdict does not count.
-    An attack that found more behind a defense has another line without it, see `Attempt.behind`.
-    """
-    groups = group_by(records, _key)
-    tried = group_by(attempts(records), lambda attempt: _key(attempt.record))
-    for key, found in tried.items():
-        if key not in groups:
-            groups[key] = list({attempt.number: attempt.record for attempt in found}.values())
-    return [(group, tried.get(key, [])) for key, group in groups.items()]
-
-
-def _key(record: Record) -> tuple[object, ...]:
-    return tuple(getattr(record, name) for name in GROUPED_BY)
-
-
-def _row(group: list[Record], tried: Sequence[Attempt]) -> Row:
-    done = [record for record in group if record.error is None]
+def _summarise_group(group: Results) -> Row:
+    done = [record for record in group.records if record.error is None]
     metric = headline({name: None for record in done for name in record.scores})
     people = [
         (value, person, record, index)
@@ -126,22 +107,30 @@ def _row(group: list[Record], tried: Sequence[Attempt]) -> Row:
         people, key=lambda entry: entry[0], default=(-math.inf, None, None, 0)
     )
     other = {} if record is None else {n: v[index] for n, v in record.scores.items()}
+    first = group.records[0]
     return Row(
-        **{name: getattr(group[0], name) for name in GROUPED_BY},
-        people=len({attempt.victim for attempt in tried}),
+        data=first.data,
+        model=first.model,
+        local=first.local,
+        threat=first.threat,
+        attack=first.attack,
+        defense=first.defense,
+        batch_size=first.batch_size,
+        sampling=first.sampling,
+        people=len({row.victim for row in group}),
         metric=metric,
         worst=worst,
         worst_person=person,
         median=median(best.values()) if best else -math.inf,
         baseline=None if record is None else find_baseline(record, index, metric),
         exact=_exact(done),
-        identified=count_identified(strongest(tried)),
+        identified=group.identified,
         other=other,
         seconds=sum(float(r.effort.get("seconds", 0)) for r in done),
-        failed=sum(record.failed for record in group),
-        unfit=sum(not record.applicable for record in group),
+        failed=sum(record.failed for record in group.records),
+        unfit=sum(not record.applicable for record in group.records),
         residual=min(
-            (float(r.certificate["residual"] or 0) for r in unscored(done) if r.certificate),
+            (float(r.certificate["residual"] or 0) for r in group.unscored if r.certificate),
             default=None,
         ),
     )

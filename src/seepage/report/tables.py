@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from seepage.audit.words import (
+    Setup,
+    decibels,
+    label_defenses,
+    label_setups,
+    short_names,
+    threat_words,
+)
 from seepage.printable import make_printable
 from seepage.report.change import Change, Direction, comparison_verdict
+from seepage.report.finding import Verdict
 from seepage.report.headroom import (
     Headroom,
     closest_words,
@@ -20,19 +29,10 @@ from seepage.report.headroom import (
     read_headroom,
     silences,
 )
-from seepage.report.leak import Verdict, attempts
 from seepage.report.leak_table import list_varying, name_attacks, start_table
 from seepage.report.summary import Row, exact_words, summarise, unscored_words
 from seepage.report.unscored import missing
 from seepage.report.verdict import audit_verdict
-from seepage.report.words import (
-    Setup,
-    decibels,
-    label_defenses,
-    label_setups,
-    short_names,
-    threat_words,
-)
 
 if TYPE_CHECKING:
     from seepage.audit.audit_result import AuditResult
@@ -112,7 +112,7 @@ def _change_cells(change: Change, labels: Mapping[Setup, str]) -> list[str]:
 
 def audit_markdown(audit: AuditResult) -> str:
     """The verdict, what the adversary had, and a table with the worst leak first."""
-    found = summarise(audit.records)
+    found = summarise(audit.results)
     varying = list_varying(found)
     varied = [title for title in ("adversary", "drawn", "steps") if title in varying]
     header = ["data", "network", "attack", *varied, "defense", "batch size"]
@@ -140,7 +140,7 @@ def audit_markdown(audit: AuditResult) -> str:
     notes = [f"The adversary had {threat_words(threat)}." for threat in threats]
     notes += [lacks] if lacks else []
     text = _write_document(audit.title, audit_verdict(audit), notes, header, rows)
-    bounds = headrooms(attempts(audit.records), audit.bounds)
+    bounds = headrooms(audit.results, audit.bounds)
     if not bounds:
         return text
     table = markdown_table(list(COLUMNS), _tabulate_bounds(bounds))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from seepage.attacks.agreement import EXPLAINED
 from seepage.audit.captured_data import name_captures
 from seepage.audit.record import Record
-from seepage.report.leak import Attempt, Level, Verdict, attacked_part
-from seepage.report.words import (
+from seepage.audit.results import Level, Results
+from seepage.audit.results.table import ATTACKED
+from seepage.audit.words import (
     NO_DEFENSE,
     UNSIMULATED,
     Setup,
@@ -19,6 +20,7 @@ from seepage.report.words import (
     list_words,
     residual_words,
 )
+from seepage.report.finding import Verdict
 
 if TYPE_CHECKING:
     from seepage.audit.audit_result import AuditResult
@@ -168,17 +170,15 @@ def tell_certain_words(records: Sequence[Record]) -> list[str]:
     return [f"{words} {'is' if certain == 1 else 'are'} proved to be in it."] if certain else []
 
 
-def tell_unjudged(
-    records: Iterable[Record], tried: Iterable[Attempt], labels: Mapping[Setup, str]
-) -> list[str]:
+def tell_unjudged(results: Results, labels: Mapping[Setup, str]) -> list[str]:
     """Say of which networks and data nothing is known, in setups where others have a result."""
-    judged = {attacked_part(attempt.record) for attempt in tried}
+    groups = results.by(*ATTACKED)
     found = {
-        f"{record.model} on {record.data}, {labels[setup]}": record.failed
-        for record in records
+        f"{model} on {data}, {labels[setup]}": record.failed
+        for (setup, data, model, _), group in groups.items()
+        if not group and setup in labels
+        for record in group.records
         if record.error is not None
-        and attacked_part(record) not in judged
-        and (setup := Setup.of(record)) in labels
     }
     told = [
         f"No result for {what}: {'every case failed' if failed else 'no attack applies'}."
@@ -202,8 +202,8 @@ def inapplicable(records: Iterable[Record]) -> list[str]:
 
 def missing(audit: AuditResult) -> str | None:
     """Say what is not there yet, failed or cannot be read; None if nothing is."""
-    left = len(audit.planned) - len(audit.results)
-    failed = sum(record.failed for record in audit.results)
+    left = len(audit.planned) - len(audit.every_record)
+    failed = sum(record.failed for record in audit.every_record)
     infinite = sum(
         value is None for record in audit.records for value in record.scores.get("psnr", ())
     )

@@ -8,31 +8,10 @@ from dataclasses import replace
 
 from seepage.audit.audit_result import AuditResult
 from seepage.audit.record import Record
-from seepage.core.grouping import group_by
-from seepage.report.contradiction import contradictions
-from seepage.report.effort import tell_effort
-from seepage.report.headroom import headrooms
-from seepage.report.intervals import share_not_ruled_out
-from seepage.report.leak import (
-    Attempt,
-    Level,
-    Verdict,
-    Victim,
-    attempts,
-    count_identified,
-    group_by_setup,
-    may_gain,
-    strongest,
-)
-from seepage.report.limits import find_beaten, find_settled, tell_ceiling, tell_limits
-from seepage.report.races import tell_races
-from seepage.report.unscored import (
-    tell_assumed,
-    tell_certain_words,
-    tell_unjudged,
-    verdict_without_truth,
-)
-from seepage.report.words import (
+from seepage.audit.results import Level, Result, Results
+from seepage.audit.results.intervals import share_not_ruled_out
+from seepage.audit.results.judge import may_gain
+from seepage.audit.words import (
     NO_DEFENSE,
     UNSIMULATED,
     Setup,
@@ -41,14 +20,26 @@ from seepage.report.words import (
     label_setups,
     list_words,
 )
+from seepage.core.grouping import group_by
+from seepage.report.contradiction import contradictions
+from seepage.report.effort import tell_effort
+from seepage.report.finding import Verdict
+from seepage.report.headroom import headrooms
+from seepage.report.limits import find_beaten, find_settled, tell_ceiling, tell_limits
+from seepage.report.races import tell_races
+from seepage.report.unscored import (
+    tell_assumed,
+    tell_certain_words,
+    tell_unjudged,
+    verdict_without_truth,
+)
 from seepage.scoring.gallery import FEWEST
 from seepage.scoring.identification import Identification, fewest_strangers, is_close_call
 
-People = Mapping[Victim, Attempt]
 _MISLED = "the attacks also find people who are not there"
 
 
-def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
+def verdict(records: Results | Sequence[Record], *, noun: str = "inputs") -> Verdict:
     """Judge an audit by its people without a defense, then say what each defense changes.
 
     If the audit has no case without a defense, the headline is about all its cases.
@@ -57,62 +48,59 @@ def verdict(records: Sequence[Record], *, noun: str = "inputs") -> Verdict:
         records: Of the audit.
         noun: What a person's data are called, e.g. "images".
     """
-    tried = attempts(records)
-    errors = Counter(record.error for record in records if record.error is not None)
-    if errors and errors.total() == len(records):
+    results = Results.of(records)
+    errors = Counter(record.error for record in results.records if record.error is not None)
+    if errors and errors.total() == len(results.records):
         reason, _ = errors.most_common(1)[0]
         said = "Nothing was measured"
-        if any(record.failed for record in records):
+        if any(record.failed for record in results.records):
             said = "Every case failed"
         elif not reason.startswith("no attack applies"):
             said += ", since no attack applies"
         return Verdict(None, f"{said}: {reason.rstrip('.')}")
-    groups = {setup: strongest(group) for setup, group in group_by_setup(tried).items()}
+    groups = {setup: group.strongest() for setup, group in results.setups.items()}
     if not groups:
-        without_truth = verdict_without_truth(records, noun=noun)
+        without_truth = verdict_without_truth(results.records, noun=noun)
         return without_truth or Verdict(None, "There is no result yet")
     bare = {setup: people for setup, people in groups.items() if setup.defense == NO_DEFENSE}
     defended = {setup: people for setup, people in groups.items() if setup not in bare}
-    people = strongest(a for a in tried if a.record.defense == NO_DEFENSE or not bare)
-    worst = next(iter(people.values()))
+    people = results.bare.strongest()
     where = ""
     if defended:
         where = " without a defense" if bare else " behind these defenses"
-    lacking = {Setup.of(r): "no attack applies" for r in records if not r.applicable}
-    lacking |= {Setup.of(r): "every case failed" for r in records if r.failed}
+    lacking = {Setup.of(r): "no attack applies" for r in results.records if not r.applicable}
+    lacking |= {Setup.of(r): "every case failed" for r in results.records if r.failed}
     unknown = {setup: why for setup, why in lacking.items() if setup not in groups}
     labels = label_setups([*groups, *unknown])
     return Verdict(
-        level=worst.level,
+        level=people[0].level,
         headline=tell_people(people, noun, where) + tell_ceiling(people),
         details=(
-            _tell_worst(worst),
-            *_tell_counting(tried),
+            _tell_worst(people[0]),
+            *_tell_counting(results),
             *_tell_repeated(groups, labels),
             *_tell_scarce(groups.values()),
-            *_tell_unsimulated(tried, labels),
+            *_tell_unsimulated(results, labels),
             *_tell_population(bare),
             *_compare_setups(bare, labels),
             *_changes(defended, labels),
             *(f"No result with {labels[setup]}: {why}." for setup, why in unknown.items()),
-            *tell_unjudged(records, tried, {setup: labels[setup] for setup in groups}),
-            *tell_certain_words(records),
-            *tell_limits(tried),
-            *tell_effort(records),
-            *_tell_controls(tried),
-            *tell_races(records, settled=find_settled(tried)),
+            *tell_unjudged(results, {setup: labels[setup] for setup in groups}),
+            *tell_certain_words(results.records),
+            *tell_limits(results),
+            *tell_effort(results.curves),
+            *_tell_controls(results),
+            *tell_races(results.records, settled=find_settled(results)),
         ),
-        worst=worst,
+        worst=people[0],
     )
 
 
 def audit_verdict(audit: AuditResult) -> Verdict:
     """Judge an audit in the words of its data: images, signals, or inputs of any kind."""
-    noun = name_inputs(audit)
-    tried = attempts(audit.records)
-    found = contradictions(headrooms(tried, audit.bounds))
-    alarms = (*(contradiction.sentence for contradiction in found), *find_beaten(tried))
-    judged = verdict(audit.records, noun=noun)
+    found = contradictions(headrooms(audit.results, audit.bounds))
+    alarms = (*(contradiction.sentence for contradiction in found), *find_beaten(audit.results))
+    judged = verdict(audit.results, noun=name_inputs(audit))
     return replace(judged, details=(*tell_assumed(audit), *judged.details), alarms=alarms)
 
 
@@ -122,9 +110,9 @@ def name_inputs(audit: AuditResult) -> str:
     return (kinds.pop() if len(kinds) == 1 else "") or "inputs"
 
 
-def tell_people(people: People, noun: str, where: str = "") -> str:
+def tell_people(people: Results, noun: str, where: str = "") -> str:
     """Say in one sentence how many of these people were identified, and how."""
-    found, total = count_identified(people), len(people)
+    found, total = people.identified, len(people)
     if found:
         who = f"{found} of {total} people" if total > 1 else "The one person attacked"
         verb = "were" if found > 1 or total > 1 else "was"
@@ -134,18 +122,18 @@ def tell_people(people: People, noun: str, where: str = "") -> str:
         said = _list_words(people)
         besides += f"; {said} came back" if said and found < total else ""
         told = f"{who} {verb} identified{where}: {_count_levels(people, noun)}{besides}"
-        told += f"; {UNSIMULATED}" * any(map(_is_unsimulated, people.values()))
+        told += f"; {UNSIMULATED}" * any(map(_is_unsimulated, people))
         doubtful = count_doubtful(people)
         of = f" for {doubtful} of them" if doubtful < found else ""
         return told + f"; this cannot be trusted{of}: {_MISLED}" * bool(doubtful)
     attacked = count_noun(total, "person", "people")
     parts = _list_leaked_parts(people)
-    if is_unclear(people) and _list_words(people):
+    if people.unclear and _list_words(people):
         return (
             f"Words leaked{where}: {parts} came back; whether anybody is identified is "
             f"inconclusive: {_excuse(people)} ({attacked} attacked)"
         )
-    if is_unclear(people):
+    if people.unclear:
         besides = f"; {parts} came back" if parts else ""
         return f"Inconclusive{where}: {_excuse(people)} ({attacked} attacked){besides}"
     if parts:
@@ -153,25 +141,14 @@ def tell_people(people: People, noun: str, where: str = "") -> str:
     return f"Nobody was identified{where} ({attacked} attacked)"
 
 
-def count_doubtful(people: People) -> int:
+def count_doubtful(people: Results) -> int:
     """How many are identified only by attacks that also find people who are not there."""
-    return sum(map(_is_doubtful, people.values()))
+    return sum(row.doubtful for row in people)
 
 
-def _is_doubtful(attempt: Attempt) -> bool:
-    control = attempt.record.control
-    shown = attempt.level in (Level.recognisable, Level.singled_out)
-    return shown and control is not None and control.misleading
-
-
-def _is_unsimulated(attempt: Attempt) -> bool:
+def _is_unsimulated(row: Result) -> bool:
     """Whether the defense did something else than it tells who simulates it."""
-    return bool(attempt.record.effort.get("unsimulated"))
-
-
-def is_unclear(people: People) -> bool:
-    """Whether somebody was not identified by attacks that are not known to identify anybody."""
-    return any(not a.level.identified and not a.conclusive for a in people.values())
+    return bool(row.record.effort.get("unsimulated"))
 
 
 _SCARCE = ("few of the label", "synthetic")
@@ -183,9 +160,9 @@ _UNFAIR: Mapping[str, str] = {
 }
 
 
-def _excuse(people: People) -> str:
+def _excuse(people: Results) -> str:
     """Why nothing can be concluded from having found nobody."""
-    unclear = [a for a in people.values() if not a.level.identified and not a.conclusive]
+    unclear = [row for row in people if row.unclear]
     controlled = [a.record.control for a in unclear if a.record.control is not None]
     places = [a.identification for a in unclear if a.identification is not None]
     if any(map(_is_unsimulated, unclear)):
@@ -218,19 +195,19 @@ def _excuse(people: People) -> str:
     return "the attacks were too weak to tell"
 
 
-def _tell_unsimulated(tried: Sequence[Attempt], labels: Mapping[Setup, str]) -> list[str]:
+def _tell_unsimulated(results: Results, labels: Mapping[Setup, str]) -> list[str]:
     """Which defenses no attack could simulate, and what that means."""
-    names = dict.fromkeys(labels[Setup.of(a.record)] for a in tried if _is_unsimulated(a))
+    names = dict.fromkeys(labels[row.setup] for row in results if _is_unsimulated(row))
     return [
         f"What {list_words([*names])} prepares is not what its prepare_expected tells those who "
         "simulate it, so a guess that explains the update may still be wrong, and none is proved."
     ] * bool(names)
 
 
-def _tell_scarce(groups: Collection[People]) -> list[str]:
+def _tell_scarce(groups: Collection[Results]) -> list[str]:
     """Whom only a near copy can identify, and how many strangers it takes to single them out."""
-    everybody = {victim for people in groups for victim in people}
-    missed = {v: a for people in groups for v, a in people.items() if not a.level.identified}
+    everybody = {row.person for people in groups for row in people}
+    missed = {row.person: row for people in groups for row in people if not row.level.identified}
     places = [a.identification for a in missed.values() if a.identification is not None]
     scarce = sum(place.gallery in _SCARCE for place in places)
     who, alone = f"For {scarce} of {len(everybody)} people", ""
@@ -243,9 +220,9 @@ def _tell_scarce(groups: Collection[People]) -> list[str]:
     ] * bool(scarce)
 
 
-def _count_levels(people: People, noun: str) -> str:
+def _count_levels(people: Results, noun: str) -> str:
     """How many are reconstructed, recognisable and singled out, in words."""
-    counts = Counter(attempt.level for attempt in people.values())
+    counts = Counter(row.level for row in people)
     words = {
         Level.reconstructed: f"{noun} reconstructed",
         Level.recognisable: "recognisable",
@@ -259,49 +236,47 @@ def _count_levels(people: People, noun: str) -> str:
     return list_words([f"{count} {text}" for count, text in said])
 
 
-def _list_words(people: People) -> str:
+def _list_words(people: Results) -> str:
     """How much of texts came back in no order, from the least to the most; empty if nothing."""
-    loose = [a for a in people.values() if any("no order" in part for part in a.parts)]
-    shares = dict.fromkeys(part for a in loose for part in a.parts if "no order" in part)
-    return list_words(list(shares))
+    parts = (part for row in people for part in row.parts if not part.in_order)
+    return list_words(list(dict.fromkeys(part.words() for part in parts)))
 
 
-def _list_leaked_parts(people: People) -> str:
+def _list_leaked_parts(people: Results) -> str:
     """What came back besides inputs: labels, columns, words."""
-    parts = [part for attempt in people.values() for part in attempt.parts]
+    parts = dict.fromkeys(part.words() for row in people for part in row.parts)
     labels = count_labels(people)
     which = f"the labels of {labels} of {len(people)} people" if len(people) > 1 else "the label"
-    said = [which] if labels else []
-    return list_words([*said, *dict.fromkeys(part for part in parts if part != "the label")])
+    return list_words([*[which] * bool(labels), *parts])
 
 
-def _tell_worst(attempt: Attempt) -> str:
-    data, person = attempt.victim
-    if attempt.level is Level.reconstructed:
+def _tell_worst(row: Result) -> str:
+    data, person = row.victim
+    if row.level is Level.reconstructed:
         how = "came back exactly"
-    elif attempt.level.identified:
-        how = f"came back at {attempt.amount.words()}"
-    elif attempt.exact:
+    elif row.level.identified:
+        how = f"came back at {row.amount.words()}"
+    elif row.exact:
         how = "was not identified, although a guess is exact"
     else:
-        how = f"was not identified: the best guess has {attempt.amount.words()}"
-    found, among = attempt.identification, ""
-    if found is not None and found.singled_out and attempt.level.identified:
+        how = f"was not identified: the best guess has {row.amount.words()}"
+    found, among = row.identification, ""
+    if found is not None and found.singled_out and row.level.identified:
         among = f", first among {found.strangers} strangers{_describe_gallery(found)}"
         # How rare a match is can be told from strangers who are like the person only.
-        is_told = found.fair and attempt.level is not Level.reconstructed
-        if is_told and not _is_doubtful(attempt):
+        is_told = found.fair and row.level is not Level.reconstructed
+        if is_told and not row.doubtful:
             low = found.one_in_low
             claim = f"{float(f'{low:.1g}'):,.0f}" if low < 1e9 else "a billion"
             among += f" (luck matches this well at most once in {claim})"
     elif found is not None:
         of = f"{found.strangers} strangers{_describe_gallery(found)}"
         among = f", {'first' if found.rank == 1 else f'place {found.rank}'} among {of}"
-        if attempt.exact and found.rank > 1:
+        if row.exact and found.rank > 1:
             among = f": {_tell_fitted(found)}"
-    elif attempt.exact:
+    elif row.exact:
         among = ": there is nobody to compare with"
-    beside = attempt.without_update
+    beside = row.without_update
     guessed = f"; a guess that needs no update reaches {beside.words()}" if beside.value else ""
     return f"The worst-off person, {data} #{person}, {how}{among}{guessed}."
 
@@ -316,9 +291,9 @@ def _tell_fitted(found: Identification) -> str:
     return f"it is as near to {found.rank - 1} of {of}"
 
 
-def _tell_counting(tried: Sequence[Attempt]) -> list[str]:
+def _tell_counting(results: Results) -> list[str]:
     """How people behind several captured updates were counted."""
-    updates = {attempt.update for attempt in tried if attempt.record.known_as}
+    updates = {row.update for row in results if row.record.known_as}
     if len(updates) < 2:
         return []
     return [
@@ -327,11 +302,11 @@ def _tell_counting(tried: Sequence[Attempt]) -> list[str]:
     ]
 
 
-def _tell_repeated(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> list[str]:
+def _tell_repeated(groups: Mapping[Setup, Results], labels: Mapping[Setup, str]) -> list[str]:
     """Who counts as found behind a link that the adversary can apply itself."""
     told = []
     for setup, people in groups.items():
-        for links, found in group_by(people.values(), lambda a: a.behind).items():
+        for links, found in group_by(people, lambda a: a.behind).items():
             if links:
                 worst = found[0]
                 data, person = worst.victim
@@ -354,25 +329,25 @@ def _describe_gallery(found: Identification) -> str:
     }[found.gallery]
 
 
-def count_labels(people: People) -> int:
+def count_labels(people: Results) -> int:
     """How many labels came back that the adversary did not know."""
-    return sum("the label" in attempt.parts for attempt in people.values())
+    return sum(row.label for row in people)
 
 
-def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
+def _tell_controls(results: Results) -> list[str]:
     """What the controls say about the attacks, in a sentence or two."""
-    found = {
-        (a.record.data, a.record.model, a.record.attack, Setup.of(a.record)): a.record.control
-        for a in tried
-        if not a.behind
-    }
-    controls = [control for control in found.values() if control is not None]
+    found = [
+        group[-1].record
+        for group in results.by("data", "model", "attack", "setup").values()
+        if group and not group[-1].behind
+    ]
+    controls = [record.control for record in found if record.control is not None]
     if not controls:
         return []
     able = [c for c in controls if c.works]
     counts = [control.bare for control in able or controls if control.bare is not None]
     canaries = "people whom the audit had chosen itself"
-    works = any(attempt.level.identified for attempt in tried)
+    works = any(row.level.identified for row in results)
     besides = "though it found others" if works else "not even without a defense"
     alone = not able and any(control.searched for control in controls)
     by = " by the search alone" if alone else ""
@@ -386,7 +361,7 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
         first = (
             f"Positive control: without a defense {how} found {found_of} of {tried_on} {canaries}"
         )
-        first += "." if able or works else f", {_tell_failed_form(tried)}."
+        first += "." if able or works else f", {_tell_failed_form(results)}."
     elif (most := max(counts))[0]:
         besides = besides.removeprefix("not ")
         first = (
@@ -400,23 +375,23 @@ def _tell_controls(tried: Sequence[Attempt]) -> list[str]:
         f"found, where luck finds {luck:.2g}."
     )
     names = dict.fromkeys(
-        attack.name
-        for (_, _, attack, _), control in found.items()
-        if control is not None and control.misleading
+        record.attack.name
+        for record in found
+        if record.control is not None and record.control.misleading
     )
     if names:
         second += f" With {list_words(list(names))} that is more than luck explains."
     return [first, second]
 
 
-def _tell_failed_form(tried: Sequence[Attempt]) -> str:
+def _tell_failed_form(results: Results) -> str:
     """Why a closed form says nothing of these people, although it found others."""
-    if any(a.record.defense and not a.record.readable for a in tried):
+    if any(a.record.defense and not a.record.readable for a in results):
         return "but behind the defense it has no gradient to read"
     return "but it does not explain the updates that were attacked"
 
 
-def _compare_setups(bare: Mapping[Setup, People], labels: Mapping[Setup, str]) -> list[str]:
+def _compare_setups(bare: Mapping[Setup, Results], labels: Mapping[Setup, str]) -> list[str]:
     """How many people are identified without a defense, if batch sizes or clients differ."""
     if len(bare) < 2:
         return []
@@ -424,20 +399,18 @@ def _compare_setups(bare: Mapping[Setup, People], labels: Mapping[Setup, str]) -
     return [f"Identified were {list_words(shares)}."]
 
 
-def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> list[str]:
+def _changes(groups: Mapping[Setup, Results], labels: Mapping[Setup, str]) -> list[str]:
     """What each defense changes."""
-    leaking = {setup: people for setup, people in groups.items() if count_identified(people)}
+    leaking = {setup: people for setup, people in groups.items() if people.identified}
     rest = {setup: people for setup, people in groups.items() if setup not in leaking}
-    unclear = {setup: people for setup, people in rest.items() if is_unclear(people)}
+    unclear = {setup: people for setup, people in rest.items() if people.unclear}
     holding = {setup: people for setup, people in rest.items() if setup not in unclear}
     sentences = []
     if leaking:
-        ranked = sorted(leaking.items(), key=lambda item: -count_identified(item[1]))
+        ranked = sorted(leaking.items(), key=lambda item: -item[1].identified)
         kept = [f"{labels[setup]} ({_share(people)}{_warn(people)})" for setup, people in ranked]
         sentences.append(f"People were still identified behind {list_words(kept)}.")
-    settled = [
-        setup for setup, people in holding.items() if all(a.settled for a in people.values())
-    ]
+    settled = [setup for setup, people in holding.items() if all(a.settled for a in people)]
     tested = [setup for setup in holding if setup not in settled]
     if settled:
         names = list_words([labels[setup] for setup in settled], "or")
@@ -461,15 +434,15 @@ def _changes(groups: Mapping[Setup, People], labels: Mapping[Setup, str]) -> lis
     return sentences
 
 
-def _tell_population(bare: Mapping[Setup, People]) -> list[str]:
+def _tell_population(bare: Mapping[Setup, Results]) -> list[str]:
     """How many of a population may be identified although nobody was, without a defense."""
-    if not bare or any(count_identified(p) or is_unclear(p) for p in bare.values()):
+    if not bare or any(p.identified or p.unclear for p in bare.values()):
         return []
     left = _tell_rest(min(bare.values(), key=_count_updates))
     return [f"That nobody was identified is no proof for others: {left}."]
 
 
-def _tell_rest(people: People) -> str:
+def _tell_rest(people: Results) -> str:
     """What having found none of these people leaves open."""
     updates, tested = _count_updates(people), count_noun(len(people), "person", "people")
     shared = f" in {count_noun(updates, 'update')}" if updates < len(people) else ""
@@ -479,17 +452,17 @@ def _tell_rest(people: People) -> str:
     )
 
 
-def _count_updates(people: People) -> int:
+def _count_updates(people: Results) -> int:
     """How many independent draws these people are: those of one update share all that varies."""
-    return len({attempt.update for attempt in people.values()})
+    return len({row.update for row in people})
 
 
-def _warn(people: People) -> str:
+def _warn(people: Results) -> str:
     doubtful = count_doubtful(people)
     if not doubtful:
         return ""
-    return f", {'' if doubtful == count_identified(people) else f'{doubtful} '}not to be trusted"
+    return f", {'' if doubtful == people.identified else f'{doubtful} '}not to be trusted"
 
 
-def _share(people: People) -> str:
-    return f"{count_identified(people)} of {len(people)}"
+def _share(people: Results) -> str:
+    return f"{people.identified} of {len(people)}"

@@ -17,6 +17,8 @@ from seepage.attacks.feature_recovery.features import NotToldApartWarning
 from seepage.audit.case import Case
 from seepage.audit.folder import PAGE, SHEET
 from seepage.audit.record import CANARIES, Outcome, Record, join_controls
+from seepage.audit.results import Level, Result, Results
+from seepage.audit.results.amount import amounts, most
 from seepage.audit.run_case import run_case
 from seepage.audit.run_spec import run
 from seepage.audit.targets import Target
@@ -25,9 +27,7 @@ from seepage.core import progress
 from seepage.core.batch import class_numbers
 from seepage.core.whole_file import write_whole
 from seepage.defenses import chain
-from seepage.report.amount import amounts, most
 from seepage.report.contact_sheet import save_contact_sheet
-from seepage.report.leak import Attempt, Level, attempts, strongest
 from seepage.report.page.audit_page import audit_page
 from seepage.report.verdict import verdict
 from seepage.step.real_step import RealStep
@@ -64,10 +64,9 @@ class StepAudit:
         return join_controls(outcome.record for outcome in every)
 
     @property
-    def people(self) -> Mapping[int, Attempt]:
+    def people(self) -> Mapping[int, Result]:
         """The strongest attack on each person, by their place in the batch, worst-off first."""
-        found = strongest(attempts(self.records))
-        return {person: attempt for (_, person), attempt in found.items()}
+        return {row.person[1]: row for row in Results.of(self.records).strongest()}
 
     @property
     def scores(self) -> Mapping[str, Tensor]:
@@ -271,7 +270,7 @@ def _clears(outcome: Outcome, tried: Sequence[tuple[Case, Outcome]]) -> bool:
         for record in records
         if record.control is not None and record.control.works
     ]
-    return any(one.conclusive and not one.level.identified for one in attempts(supposed))
+    return any(one.conclusive and not one.level.identified for one in Results.of(supposed))
 
 
 def _explain_searches(audited: StepAudit, found: Applicability) -> StepAudit:

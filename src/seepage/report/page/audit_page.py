@@ -7,14 +7,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from seepage.audit.choices import Choice, pareto_front
-from seepage.report.amount import REFERENCES, SATURATED
-from seepage.report.effort import GAIN, effort_curves
+from seepage.audit.results import Result, Results
+from seepage.audit.results.amount import REFERENCES, SATURATED
+from seepage.audit.results.effort_curve import GAIN, EffortCurve
+from seepage.audit.words import (
+    Setup,
+    count_noun,
+    decibels,
+    defense_words,
+    label_setups,
+    residual_words,
+    short_names,
+)
+from seepage.report.effort import curve_words
 from seepage.report.headroom import headrooms
-from seepage.report.leak import Attempt, attempts, group_by_attack, strength
 from seepage.report.page.document import (
     Markup,
     Section,
@@ -40,17 +50,8 @@ from seepage.report.page.people_section import (
 from seepage.report.page.picture import Shown
 from seepage.report.page.race_section import race_section
 from seepage.report.page.strip_sections import bound_section, defense_section
-from seepage.report.unscored import missing, tell_proof, unscored
+from seepage.report.unscored import missing, tell_proof
 from seepage.report.verdict import audit_verdict
-from seepage.report.words import (
-    Setup,
-    count_noun,
-    decibels,
-    defense_words,
-    label_setups,
-    residual_words,
-    short_names,
-)
 
 if TYPE_CHECKING:
     from seepage.audit.audit_result import AuditResult
@@ -66,36 +67,35 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
 
     The `choices` say what each defense costs, if utility was measured.
     """
-    records = audit.records
-    tried = attempts(records)
+    records, results = audit.records, audit.results
 
-    def truth(attempt: Attempt) -> Shown | None:
-        shown = audit.truth_said(attempt.record) or audit.truth(attempt.record)
-        return None if shown is None else shown[attempt.index]
+    def truth(row: Result) -> Shown | None:
+        shown = audit.truth_said(row.record) or audit.truth(row.record)
+        return None if shown is None else shown[row.index]
 
-    def guess(attempt: Attempt) -> Shown | None:
-        shown = audit.guess_said(attempt.record) or audit.guess(attempt.record)
-        return None if shown is None else shown[attempt.index]
+    def guess(row: Result) -> Shown | None:
+        shown = audit.guess_said(row.record) or audit.guess(row.record)
+        return None if shown is None else shown[row.index]
 
-    def objective(attempt: Attempt) -> Sequence[float]:
-        values = audit.objective(attempt.record)
+    def objective(row: Result) -> Sequence[float]:
+        values = audit.objective(row.record)
         return () if values is None else values.tolist()
 
     judged = audit_verdict(audit)
     pictures = None if judged.worst is None else pair(judged.worst, truth=truth, guess=guess)
     title = f"Seepage audit: {audit.title}"
     sections = [
-        _federation_section(records, tried),
-        people_section(tried, truth=truth, guess=guess) if tried else None,
-        unscored_section(records, guess=audit.guess),
-        defense_section(tried) if tried else None,
+        _federation_section(results),
+        people_section(results, truth=truth, guess=guess) if results else None,
+        unscored_section(results.unscored, guess=audit.guess),
+        defense_section(results) if results else None,
         _control_section(records),
         _tradeoff_section(choices),
-        bound_section(headrooms(tried, audit.bounds)),
+        bound_section(headrooms(results, audit.bounds)),
         race_section(records),
-        _effort_section(records),
-        _convergence_section(tried, objective=objective),
-        record_section(records, incomplete=audit.incomplete) if records else None,
+        _effort_section(results.curves),
+        _convergence_section(results, objective=objective),
+        record_section(results, incomplete=audit.incomplete) if records else None,
         rerun_section(records, spec=audit.spec, environment=audit.environment),
     ]
     return document(
@@ -122,12 +122,13 @@ _TOGETHER = (
 )
 
 
-def _federation_section(records: Sequence[Record], tried: Sequence[Attempt]) -> Section | None:
+def _federation_section(results: Results) -> Section | None:
     """One cell for each update, by client and round; None unless there are several of them."""
+    updates = results.by("data")
     places = {
-        record.data: (found["client"], int(found["round"]))
-        for record in records
-        if (found := _NAME.fullmatch(record.data)) is not None
+        data: (found["client"], int(found["round"]))
+        for data in updates
+        if (found := _NAME.fullmatch(data)) is not None
     }
     if len(set(places.values())) < 2:
         return None
@@ -145,7 +146,7 @@ def _federation_section(records: Sequence[Record], tried: Sequence[Attempt]) -> 
             "tr",
             None,
             element("th", {"scope": "row"}, client),
-            *(_draw_cell(names.get((client, number)), records, tried) for number in rounds),
+            *(_draw_cell(names.get((client, number)), updates) for number in rounds),
         )
         for client in clients
     ]
@@ -161,14 +162,14 @@ def _federation_section(records: Sequence[Record], tried: Sequence[Attempt]) -> 
     )
 
 
-def _draw_cell(data: str | None, records: Sequence[Record], tried: Sequence[Attempt]) -> Markup:
+def _draw_cell(data: str | None, updates: Mapping[str, Results]) -> Markup:
     if data is None:
         return element("td", None, faint("-"))
-    mine = [attempt for attempt in tried if attempt.record.data == data]
+    mine = updates[data]
     if mine:
-        worst = max(mine, key=strength)
+        worst = max(mine, key=lambda row: row.strength)
         return element("td", None, badge(worst.level), " ", filter_link(amount(worst), words=data))
-    blind = sorted(unscored(r for r in records if r.data == data), key=lambda r: r.residual)
+    blind = sorted(mine.unscored, key=lambda r: r.residual)
     if not blind:
         return element("td", None, filter_link("failed", words=data))
     proofs = [r.certificate for r in blind if r.certificate and r.certificate["unique"]]
@@ -225,16 +226,15 @@ def _share(counts: tuple[int, int, float] | None) -> str:
     return "-" if counts is None else f"{counts[0]} of {counts[1]}"
 
 
-def _effort_section(records: Sequence[Record]) -> Section | None:
+def _effort_section(found: Sequence[EffortCurve]) -> Section | None:
     """Leakage against steps, of attacks that ran with several numbers of steps; None without."""
-    found = effort_curves(records)
     if not found:
         return None
-    labels = label_setups(curve.scene[-1] for curve in found)
+    labels = label_setups(curve.setup for curve in found)
     lines = [
         Curve(
             [(math.log2(steps), value) for steps, value in curve.medians],
-            f"{labels[curve.scene[-1]]}, {curve.scene[1]}, {curve.scene[0]}: {curve.words()}",
+            f"{labels[curve.setup]}, {curve.model}, {curve.data}: {curve_words(curve)}",
             "leak" if curve.rising else "safe",
             f"{number}",
         )
@@ -263,15 +263,15 @@ def _effort_section(records: Sequence[Record]) -> Section | None:
 
 
 # The objective at the start and after each step; empty if it was not kept.
-Objective = Callable[[Attempt], Sequence[float]]
+Objective = Callable[[Result], Sequence[float]]
 
 
-def _convergence_section(tried: Sequence[Attempt], *, objective: Objective) -> Section | None:
+def _convergence_section(results: Results, *, objective: Objective) -> Section | None:
     """One chart per attack of objective against step; None if no curve was kept."""
-    ran = (attempt for attempt in tried if not attempt.behind)
-    searched = [attempt for attempt in ran if attempt.record.effort.get("steps")]
-    short = short_names(attempt.record.attack for attempt in searched)
-    groups = group_by_attack(searched)
+    ran = (row for row in results if not row.behind)
+    searched = [row for row in ran if row.record.effort.get("steps")]
+    short = short_names(row.record.attack for row in searched)
+    groups = Results(searched).by("attack")
     charts = [_draw_searches(short[attack], group, objective) for attack, group in groups.items()]
     if not any(charts):
         return None
@@ -284,10 +284,10 @@ def _convergence_section(tried: Sequence[Attempt], *, objective: Objective) -> S
     )
 
 
-def _draw_searches(name: str, group: Sequence[Attempt], objective: Objective) -> Markup | None:
+def _draw_searches(name: str, group: Results, objective: Objective) -> Markup | None:
     """One curve per case; cases that got more are drawn over the others."""
-    cases = {attempt.number: attempt for attempt in sorted(group, key=strength)}
-    shown = sorted(cases.values(), key=strength)[-CURVES:]
+    cases = {row.number: row for row in sorted(group, key=lambda row: row.strength)}
+    shown = sorted(cases.values(), key=lambda row: row.strength)[-CURVES:]
     lines = [c for c in (_make_curve(a, objective(a)) for a in shown) if len(c.points) > 1]
     if not lines:
         return None
@@ -307,13 +307,13 @@ def _draw_searches(name: str, group: Sequence[Attempt], objective: Objective) ->
     )
 
 
-def _make_curve(attempt: Attempt, values: Sequence[float]) -> Curve:
+def _make_curve(row: Result, values: Sequence[float]) -> Curve:
     stride = max(1, len(values) // POINTS)
     steps = sorted({*range(0, len(values), stride), *range(len(values))[-1:]})
     points = [(step, math.log10(values[step])) for step in steps if 0 < values[step] < math.inf]
-    key = "{} #{}".format(*attempt.victim)
-    tip = f"{key}, {defense_words(attempt.record.defense)}: {amount(attempt)}"
-    return Curve(points, tip, level_class(attempt.level), key)
+    key = "{} #{}".format(*row.victim)
+    tip = f"{key}, {defense_words(row.record.defense)}: {amount(row)}"
+    return Curve(points, tip, level_class(row.level), key)
 
 
 def _tradeoff_section(choices: Sequence[Choice]) -> Section | None:

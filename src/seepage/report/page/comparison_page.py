@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seepage.audit.audit_result import AuditResult
-from seepage.report.amount import SATURATED
+from seepage.audit.results import Result
+from seepage.audit.results.amount import SATURATED
+from seepage.audit.results.judge import NOTICED
+from seepage.audit.words import label_setups, list_words
 from seepage.report.change import Change, Direction, changes, comparison_verdict, shifts
-from seepage.report.leak import NOTICED, Attempt
 from seepage.report.page.document import (
     Markup,
     Section,
@@ -21,14 +23,13 @@ from seepage.report.page.document import (
 from seepage.report.page.opening import opening, rerun_section
 from seepage.report.page.strip_sections import median_words
 from seepage.report.unscored import missing
-from seepage.report.words import label_setups, list_words
 
 SHOWN = 400
 
 
 def comparison_page(before: AuditResult, after: AuditResult) -> str:
     """Write one self-contained page: what got worse and what got better, person by person."""
-    found = changes(before.records, after.records)
+    found = changes(before.results, after.results)
     judged = comparison_verdict(found)
     lacks = [f"{a.path.name}: {said}" for a in (before, after) if (said := missing(a))]
     first, second = (f"{audit.title} ({audit.path.name})" for audit in (before, after))
@@ -102,7 +103,7 @@ def _person_section(found: Sequence[Change]) -> Section:
     )
 
 
-def _write_amount(attempt: Attempt | None) -> Markup:
-    if attempt is None:
+def _write_amount(row: Result | None) -> Markup:
+    if row is None:
         return faint("-")
-    return element("span", {"class": level_class(attempt.level)}, amount(attempt))
+    return element("span", {"class": level_class(row.level)}, amount(row))

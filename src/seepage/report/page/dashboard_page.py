@@ -8,17 +8,9 @@ from datetime import datetime
 from statistics import median
 
 from seepage.audit.audit_result import AuditResult
-from seepage.core.grouping import group_by
-from seepage.report.amount import SATURATED
-from seepage.report.leak import (
-    Attempt,
-    Level,
-    Victim,
-    attempts,
-    count_identified,
-    group_by_setup,
-    strongest,
-)
+from seepage.audit.results import Level, Results
+from seepage.audit.results.amount import SATURATED
+from seepage.audit.words import Setup, count_noun, decibels, label_setups, short_names
 from seepage.report.page.document import (
     Markup,
     Section,
@@ -31,14 +23,12 @@ from seepage.report.page.document import (
 )
 from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart
 from seepage.report.verdict import audit_verdict
-from seepage.report.words import Setup, count_noun, decibels, label_setups, short_names
 
 # The most lines in the chart: those that leak most now.
 LINES = 12
 # A share must change by so much to be called more or less.
 _NOTICED = 0.05
 
-People = Mapping[Victim, Attempt]
 Scene = tuple[str, str, Setup]
 
 
@@ -65,20 +55,18 @@ def dashboard_page(audits: Sequence[DashboardAudit], *, unread: Mapping[str, str
     )
 
 
-def _group_people(result: AuditResult) -> dict[Scene, People]:
-    """The strongest attempt on each person of every data set, network and setup."""
-    found: dict[Scene, People] = {}
-    for setup, tried in group_by_setup(attempts(result.records)).items():
-        groups = group_by(tried, lambda attempt: (attempt.record.data, attempt.record.model))
-        found |= {(*key, setup): strongest(group) for key, group in groups.items()}
-    return found
+def _group_people(result: AuditResult) -> dict[Scene, Results]:
+    """The strongest result on each person of every data set, network and setup."""
+    groups = result.results.by("data", "model", "setup")
+    found = {key: group.strongest() for key, group in groups.items() if group}
+    return dict(sorted(found.items(), key=lambda item: bool(item[0][2].defense)))
 
 
-def _share(people: People) -> float:
-    return count_identified(people) / len(people)
+def _share(people: Results) -> float:
+    return people.identified / len(people)
 
 
-def _opening(audits: Sequence[DashboardAudit], scenes: Sequence[dict[Scene, People]]) -> Markup:
+def _opening(audits: Sequence[DashboardAudit], scenes: Sequence[dict[Scene, Results]]) -> Markup:
     said = [f"{count_noun(len(audits), 'audit')}, the latest of {_write_time(audits[-1].when)}."]
     level = ""
     headline = audit_verdict(audits[-1].result)
@@ -114,13 +102,13 @@ def _list_section(audits: Sequence[DashboardAudit]) -> Section:
     for audit in reversed(audits):
         judged = audit_verdict(audit.result)
         name = element("a", {"href": audit.link}, audit.name) if audit.link else audit.name
-        people = strongest(attempts(audit.result.records))
+        people = audit.result.results.strongest()
         worst = "-" if judged.worst is None else judged.worst.amount.words()
         rows.append(
             [
                 name,
                 _write_time(audit.when),
-                f"{count_identified(people)} of {len(people)}" if people else "-",
+                f"{people.identified} of {len(people)}" if people else "-",
                 element("span", {"class": level_class(judged.level)}, worst),
                 join_markup(audit.result.title, ": ", judged.headline),
             ]
@@ -143,7 +131,7 @@ def _list_section(audits: Sequence[DashboardAudit]) -> Section:
 
 
 def _course_section(
-    audits: Sequence[DashboardAudit], scenes: Sequence[dict[Scene, People]]
+    audits: Sequence[DashboardAudit], scenes: Sequence[dict[Scene, Results]]
 ) -> Section | None:
     """The share of people identified, audit by audit, one line per setup."""
     every = list(dict.fromkeys(scene for found in scenes for scene in found))
@@ -209,23 +197,21 @@ def _label_scenes(scenes: Sequence[Scene]) -> dict[Scene, str]:
     }
 
 
-def _write_cell(people: People | None) -> Markup:
+def _write_cell(people: Results | None) -> Markup:
     if not people:
         return faint("-")
-    found = count_identified(people)
-    shares = all(attempt.is_share for attempt in people.values())
-    middle = median(
-        attempt.measured if shares else min(attempt.psnr, SATURATED) for attempt in people.values()
-    )
+    found = people.identified
+    shares = all(row.is_share for row in people)
+    middle = median(row.measured if shares else min(row.psnr, SATURATED) for row in people)
     told = f"{middle:.0f} %" if shares and middle >= 0 else decibels(middle, unit=False)
     told = f"{found} of {len(people)}, {told}"
     return element("span", {"class": _colour(people)}, told)
 
 
-def _colour(people: People) -> str:
+def _colour(people: Results) -> str:
     """Safe only if every attack would have found somebody."""
-    worst = min((attempt.level for attempt in people.values()), key=lambda level: level.rank)
-    unclear = any(attempt.level is Level.inconclusive for attempt in people.values())
+    worst = min((row.level for row in people), key=lambda level: level.rank)
+    unclear = any(row.level is Level.inconclusive for row in people)
     return "trace" if unclear and not worst.identified else level_class(worst)
 
 

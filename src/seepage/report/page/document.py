@@ -12,7 +12,7 @@ from urllib.parse import quote
 from seepage.printable import make_printable
 
 if TYPE_CHECKING:
-    from seepage.report.leak import Attempt, Level
+    from seepage.audit.results import Level, Result
 
 
 # Elements without content, in HTML and in SVG.
@@ -200,9 +200,9 @@ def badge(level: Level) -> Markup:
     return element("span", {"class": f"badge {level_class(level)}"}, str(level))
 
 
-def amount(attempt: Attempt) -> str:
+def amount(row: Result) -> str:
     """What came back, in short; "exact" if the guess is the input."""
-    return "exact" if attempt.exact else attempt.amount.words()
+    return "exact" if row.exact else row.amount.words()
 
 
 def filter_link(label: str, *, words: str) -> Markup:

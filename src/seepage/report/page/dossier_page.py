@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from seepage.audit.words import count_noun, list_words
 from seepage.report.dossier import Status
 from seepage.report.page.document import (
     Markup,
@@ -18,7 +19,6 @@ from seepage.report.page.document import (
     wide_table,
 )
 from seepage.report.page.opening import MEANINGS
-from seepage.report.words import count_noun, list_words
 
 Plain = Mapping[str, Any]
 _CLASSES = {

@@ -18,7 +18,7 @@ from seepage.report.page.document import (
 )
 
 if TYPE_CHECKING:
-    from seepage.report.leak import Attempt
+    from seepage.audit.results import Result
 
 
 @dataclass(frozen=True)
@@ -106,13 +106,13 @@ def _draw_scale(axis: Axis, lines: Sequence[Callable[[float], str]]) -> Markup:
     return element("svg", {"class": "track scale", "height": height, "aria-hidden": "true"}, *marks)
 
 
-def draw_dot(attempt: Attempt, across: float, *, height: float, radius: int) -> Markup:
+def draw_dot(result: Result, across: float, *, height: float, radius: int) -> Markup:
     """Draw one person on a strip, at so many per cent of its width."""
-    key = "{} #{}".format(*attempt.victim)
-    tip = f"{key}: {attempt.amount.words()} by {attempt.record.attack.name} ({attempt.level})"
+    key = "{} #{}".format(*result.victim)
+    tip = f"{key}: {result.amount.words()} by {result.record.attack.name} ({result.level})"
     return element(
         "circle",
-        {"class": f"dot {level_class(attempt.level)}", "cx": f"{across}%",
+        {"class": f"dot {level_class(result.level)}", "cx": f"{across}%",
          "cy": height, "r": radius, "data-tip": tip, "data-key": key},
     )  # fmt: skip
 

@@ -7,8 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 from seepage.audit.record import Record
+from seepage.audit.results import Level
+from seepage.audit.words import list_words, threat_words
 from seepage.report.effort import describe_effort
-from seepage.report.leak import Level, Verdict
+from seepage.report.finding import Verdict
 from seepage.report.page.document import (
     Markup,
     Section,
@@ -19,7 +21,6 @@ from seepage.report.page.document import (
     level_class,
 )
 from seepage.report.unscored import inapplicable
-from seepage.report.words import list_words, threat_words
 
 
 def opening(

@@ -10,17 +10,21 @@ from typing import Any
 from torch import Tensor
 
 from seepage.audit.record import Record
-from seepage.printable import make_printable
-from seepage.report.amount import Amount, headline
-from seepage.report.leak import (
-    Attempt,
-    Level,
-    Victim,
-    attempts,
-    group_by_setup,
-    strength,
-    strongest,
+from seepage.audit.results import Level, Result, Results
+from seepage.audit.results.amount import Amount, headline
+from seepage.audit.results.result import Person
+from seepage.audit.words import (
+    count_noun,
+    decibels,
+    defense_words,
+    label_setups,
+    local_words,
+    residual_words,
+    short_names,
+    tell_apart,
+    threat_words,
 )
+from seepage.printable import make_printable
 from seepage.report.page.document import (
     Markup,
     Section,
@@ -33,33 +37,24 @@ from seepage.report.page.document import (
     wide_table,
 )
 from seepage.report.page.picture import Shown, picture
-from seepage.report.unscored import tell_proof, unscored
-from seepage.report.words import (
-    count_noun,
-    decibels,
-    defense_words,
-    label_setups,
-    local_words,
-    residual_words,
-    short_names,
-    tell_apart,
-    threat_words,
-)
+from seepage.report.unscored import tell_proof
 
 # With many people only the worst-off are drawn, so that the page stays small enough to send.
 PEOPLE = 24
 BYTES = 4_000_000
 
-# The private input of an attempt, or what came back; None if it was not kept.
-Look = Callable[[Attempt], Shown | None]
+# The private input of an row, or what came back; None if it was not kept.
+Look = Callable[[Result], Shown | None]
 
 
-def people_section(tried: Sequence[Attempt], *, truth: Look, guess: Look) -> Section:
+def people_section(results: Results, *, truth: Look, guess: Look) -> Section:
     """Truth, then what came back with each defense, for the worst-off people."""
-    groups = group_by_setup(tried)
-    labels = label_setups(groups)
-    guesses = {labels[setup]: strongest(group) for setup, group in groups.items()}
-    everybody = strongest(tried)
+    labels = label_setups(results.setups)
+    guesses = {
+        labels[setup]: {row.person: row for row in group.strongest()}
+        for setup, group in results.setups.items()
+    }
+    everybody = [row.person for row in results.strongest()]
     drawn: list[Markup] = []
     for victim in everybody:
         if len(drawn) == PEOPLE or sum(map(len, drawn)) > BYTES:
@@ -79,16 +74,16 @@ def people_section(tried: Sequence[Attempt], *, truth: Look, guess: Look) -> Sec
     )
 
 
-def pair(attempt: Attempt, *, truth: Look, guess: Look) -> Markup | None:
+def pair(row: Result, *, truth: Look, guess: Look) -> Markup | None:
     """The private input beside one guess, or None if either was not kept."""
-    original, reconstruction = truth(attempt), guess(attempt)
+    original, reconstruction = truth(row), guess(row)
     if original is None or reconstruction is None:
         return None
     return join_markup(
-        _draw_truth(original, attempt.victim),
+        _draw_truth(original, row.victim),
         _draw_figure(
-            picture(reconstruction, alt=_alt(attempt), over=original),
-            join_markup("what came back ", element("b", None, amount(attempt))),
+            picture(reconstruction, alt=_alt(row), over=original),
+            join_markup("what came back ", element("b", None, amount(row))),
         ),
     )
 
@@ -97,7 +92,7 @@ def unscored_section(
     records: Sequence[Record], *, guess: Callable[[Record], Tensor | None]
 ) -> Section | None:
     """Pictures of the guesses without a truth, the best explanation first; None without any."""
-    blind = sorted(unscored(records), key=lambda record: record.residual)
+    blind = sorted(records, key=lambda record: record.residual)
     if not blind:
         return None
     return Section(
@@ -124,8 +119,8 @@ def _draw_unscored(record: Record, guesses: Tensor | None) -> Markup:
     return _draw_article([f"{record.data}, {name}"], checked, figures)
 
 
-def _draw_person(victim: Victim, mine: Mapping[str, Attempt], truth: Look, guess: Look) -> Markup:
-    worst = max(mine.values(), key=strength)
+def _draw_person(victim: Person, mine: Mapping[str, Result], truth: Look, guess: Look) -> Markup:
+    worst = max(mine.values(), key=lambda row: row.strength)
     original = truth(worst)
     figures = [
         _draw_truth(original, victim),
@@ -144,20 +139,20 @@ def _draw_article(heading: Sequence[str], note: str, figures: Sequence[Markup]) 
     )
 
 
-def _draw_truth(values: Shown | None, victim: Victim) -> Markup:
+def _draw_truth(values: Shown | None, victim: Person) -> Markup:
     drawn = None if values is None else picture(values, alt=f"private input of {_name(victim)}")
     return _draw_figure(drawn, "the truth")
 
 
-def _draw_guess(label: str, attempt: Attempt, values: Shown | None, truth: Shown | None) -> Markup:
-    exact = attempt.level is Level.reconstructed
-    shown = amount(attempt) if exact else f"{amount(attempt)}, {attempt.level}"
+def _draw_guess(label: str, row: Result, values: Shown | None, truth: Shown | None) -> Markup:
+    exact = row.level is Level.reconstructed
+    shown = amount(row) if exact else f"{amount(row)}, {row.level}"
     caption = join_markup(
         element("span", {"class": "behind"}, label),
-        element("b", {"class": level_class(attempt.level)}, shown),
-        faint(_fine_print(attempt)),
+        element("b", {"class": level_class(row.level)}, shown),
+        faint(_fine_print(row)),
     )
-    drawn = None if values is None else picture(values, alt=_alt(attempt), over=truth)
+    drawn = None if values is None else picture(values, alt=_alt(row), over=truth)
     return _draw_figure(drawn, caption)
 
 
@@ -167,13 +162,13 @@ def _draw_figure(content: Markup | None, caption: str) -> Markup:
     return element("figure", None, shown, element("figcaption", None, caption))
 
 
-def _fine_print(attempt: Attempt) -> str:
-    scores = {name: attempt.score(name) for name in ("ssim", "lpips")}
-    certificate, found = attempt.record.certificate, attempt.identification
+def _fine_print(row: Result) -> str:
+    scores = {name: row.score(name) for name in ("ssim", "lpips")}
+    certificate, found = row.record.certificate, row.identification
     parts = [
-        attempt.record.attack.name,
+        row.record.attack.name,
         *([] if found is None else [f"place {found.rank} of {found.strangers + 1}"]),
-        *([attempt.amount.words()] if attempt.exact else []),
+        *([row.amount.words()] if row.exact else []),
         *(f"{name} {value:.2f}" for name, value in scores.items() if value is not None),
         *([] if certificate is None else [_certificate_words(certificate)]),
     ]
@@ -198,28 +193,28 @@ def _certificate_words(certificate: Mapping[str, float | bool | None]) -> str:
     return f"residual {residual_words(float(certificate['residual'] or 0))}{proof}"
 
 
-def _baselines(attempt: Attempt) -> str:
+def _baselines(row: Result) -> str:
     guesses = {
-        "the mean of others": attempt.record.baselines.get("mean"),
-        "the mean of their label": attempt.record.baselines.get("label"),
-        "somebody else's": attempt.record.baselines.get("draw"),
+        "the mean of others": row.record.baselines.get("mean"),
+        "the mean of their label": row.record.baselines.get("label"),
+        "somebody else's": row.record.baselines.get("draw"),
     }
-    metric = attempt.amount.metric
+    metric = row.amount.metric
     said = [
-        f"{name} {Amount(metric, scores[metric][attempt.index]).words()}"
+        f"{name} {Amount(metric, scores[metric][row.index]).words()}"
         for name, scores in guesses.items()
         if scores and metric in scores
     ]
     return "Guesses that need no update: " + ", ".join(said) if said else ""
 
 
-def _alt(attempt: Attempt) -> str:
-    where = defense_words(attempt.record.defense)
-    how = attempt.record.attack.name
-    return f"{_name(attempt.victim)} as {how} saw it, {where}: {amount(attempt)}, {attempt.level}"
+def _alt(row: Result) -> str:
+    where = defense_words(row.record.defense)
+    how = row.record.attack.name
+    return f"{_name(row.victim)} as {how} saw it, {where}: {amount(row)}, {row.level}"
 
 
-def _name(victim: Victim) -> str:
+def _name(victim: Person) -> str:
     return f"{victim[0]} #{victim[1]}"
 
 
@@ -230,12 +225,12 @@ VARYING = {"network": "model", "client": "local", "adversary": "threat", "drawn"
 TEXTS = frozenset({"person", "defense", "attack", "verdict", *VARYING})
 
 
-def record_section(records: Sequence[Record], *, incomplete: Sequence[Record] = ()) -> Section:
+def record_section(results: Results, *, incomplete: Sequence[Record] = ()) -> Section:
     """One row per person and attack, worst first, failed cases last; to filter and to sort.
 
     Those of `incomplete` results are marked: what was stored of them is not there any more.
     """
-    columns, rows = _table_rows(records, {record.case for record in incomplete})
+    columns, rows = _table_rows(results, {record.case for record in incomplete})
     return Section(
         "records",
         "Every result",
@@ -246,12 +241,11 @@ def record_section(records: Sequence[Record], *, incomplete: Sequence[Record] = 
     )
 
 
-def _table_rows(
-    records: Sequence[Record], incomplete: Container[str]
-) -> tuple[list[str], list[list[str]]]:
+def _table_rows(results: Results, incomplete: Container[str]) -> tuple[list[str], list[list[str]]]:
     """Titles of the columns, and the cells as text."""
-    ranked = sorted(attempts(records), key=strength, reverse=True)
-    run = [*records, *(attempt.record for attempt in ranked)]
+    records = results.records
+    ranked = sorted(results, key=lambda row: row.strength, reverse=True)
+    run = [*records, *(row.record for row in ranked)]
     short = short_names(record.attack for record in run)
     labels: dict[str, dict[Any, str]] = {
         "model": short_names(record.model for record in records),
@@ -266,7 +260,7 @@ def _table_rows(
     columns = ["person", "defense", "attack", "batch size", *varying, "verdict", *metrics]
     columns += ["without update", "residual", "steps", "restarts", "seconds", "seed"]
 
-    def row(who: str, record: Record, *cells: str) -> list[str]:
+    def write(who: str, record: Record, *cells: str) -> list[str]:
         defense, attack = defense_words(record.defense), short[record.attack]
         varied = [labels[name][getattr(record, name)] for name in varying.values()]
         blank = ["-"] * (len(columns) - len(varied) - len(cells) - 5)
@@ -276,33 +270,31 @@ def _table_rows(
     def judged(record: Record, verdict: str) -> str:
         return f"{verdict}, files missing or altered" if record.case in incomplete else verdict
 
-    def scored(attempt: Attempt) -> list[str]:
-        return row(
-            _name(attempt.victim),
-            attempt.record,
-            judged(attempt.record, str(attempt.level)),
+    def scored(row: Result) -> list[str]:
+        return write(
+            _name(row.victim),
+            row.record,
+            judged(row.record, str(row.level)),
             *(
-                decibels(attempt.psnr, unit=False)
-                if name == "psnr"
-                else _number(attempt.score(name))
+                decibels(row.psnr, unit=False) if name == "psnr" else _number(row.score(name))
                 for name in metrics
             ),
-            attempt.without_update.words(unit=False),
-            *_checked(attempt.record),
+            row.without_update.words(unit=False),
+            *_checked(row.record),
         )
 
     def blind(record: Record) -> list[str]:
         blank = ["-"] * (len(metrics) + 1)
-        return row(
+        return write(
             _everybody(record), record, judged(record, "no truth"), *blank, *_checked(record)
         )
 
     failed = [
-        row(_everybody(record), record, f"{record.status}: {record.error}")
+        write(_everybody(record), record, f"{record.status}: {record.error}")
         for record in sorted(records, key=lambda record: record.failed)
         if record.error is not None
     ]
-    return columns, [*map(scored, ranked), *map(blind, unscored(records)), *failed]
+    return columns, [*map(scored, ranked), *map(blind, results.unscored), *failed]
 
 
 def _everybody(record: Record) -> str:

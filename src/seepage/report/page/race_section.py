@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from seepage.audit.record import Record
-from seepage.report.amount import Amount
-from seepage.report.leak import Level
+from seepage.audit.results import Level
+from seepage.audit.results.amount import Amount
+from seepage.audit.words import label_setups
 from seepage.report.page.document import (
     Markup,
     Section,
@@ -19,7 +20,6 @@ from seepage.report.page.document import (
 )
 from seepage.report.page.line_chart import Axis, Curve, Labels, line_chart, span_axis
 from seepage.report.races import RaceSummary, summarise_races
-from seepage.report.words import label_setups
 
 # Races that are drawn at most; the table has them all.
 _DRAWN = 12

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from seepage.audit.results import Result, Results
+from seepage.audit.results.amount import REFERENCES, SATURATED
+from seepage.audit.results.intervals import Interval, median_interval
+from seepage.audit.words import (
+    Setup,
+    count_noun,
+    decibels,
+    defense_words,
+    label_setups,
+    short_names,
+)
 from seepage.core.construct import Component
 from seepage.core.grouping import group_by
-from seepage.report.amount import REFERENCES, SATURATED
 from seepage.report.headroom import (
     Headroom,
     Standing,
@@ -18,16 +28,6 @@ from seepage.report.headroom import (
     read_headroom,
     scenes,
     silences,
-)
-from seepage.report.intervals import Interval, median_interval
-from seepage.report.leak import (
-    Attempt,
-    Victim,
-    count_identified,
-    group_by_attack,
-    group_by_setup,
-    strength,
-    strongest,
 )
 from seepage.report.page.document import (
     Attributes,
@@ -48,14 +48,6 @@ from seepage.report.page.line_chart import (
     draw_line,
     draw_strips,
     draw_track,
-)
-from seepage.report.words import (
-    Setup,
-    count_noun,
-    decibels,
-    defense_words,
-    label_setups,
-    short_names,
 )
 
 
@@ -89,18 +81,17 @@ _DOTS = 200
 _FEW, _GOLDEN = 12, 0.618
 
 
-def defense_section(tried: Sequence[Attempt]) -> Section:
+def defense_section(results: Results) -> Section:
     """Each setup against its strongest attack on each person, then against every attack."""
-    groups = group_by_setup(tried)
-    labels = label_setups(groups)
+    labels = label_setups(results.setups)
     kinds = {
-        _DECIBELS: [attempt for attempt in tried if not attempt.is_share],
-        _SHARES: [attempt for attempt in tried if attempt.is_share],
+        _DECIBELS: Results(row for row in results if not row.is_share),
+        _SHARES: Results(row for row in results if row.is_share),
     }
     charts = [
         draw_strips(
             [_defense_strip(*(setup, labels[setup], group), measure)
-             for setup, group in group_by_setup(shown).items()],
+             for setup, group in shown.setups.items()],
             measure.axis,
             measure.tick_words,
             label=f"What came back with each defense, in {measure.name}",
@@ -118,16 +109,16 @@ def defense_section(tried: Sequence[Attempt]) -> Section:
         f"{' and at '.join(begins)}{' of the columns or words' * bool(kinds[_SHARES])}. A red dot "
         "is a person who was identified among strangers, whatever the score. Arrow keys walk "
         "along a line.",
-        join_markup(*charts, _attack_table(groups, labels)),
+        join_markup(*charts, _attack_table(results.setups, labels)),
     )
 
 
-def _defense_strip(setup: Setup, name: str, tried: Sequence[Attempt], measure: _Measure) -> Strip:
+def _defense_strip(setup: Setup, name: str, results: Results, measure: _Measure) -> Strip:
     """A dot for each person, the median over people and its interval."""
-    best = strongest(tried)
-    people, total = list(best.values()), count_noun(len(best), "person", "people")
+    people = results.strongest()
+    total = count_noun(len(people), "person", "people")
     stride = math.ceil(len(people) / _DOTS)
-    note = f"{count_identified(best)} of {total} identified"
+    note = f"{people.identified} of {total} identified"
     interval = _median_over(people)
     words, axis = measure.words, measure.axis
     summary = (
@@ -151,26 +142,26 @@ def _defense_strip(setup: Setup, name: str, tried: Sequence[Attempt], measure: _
     return label, note + (f", one dot for {stride}" if stride > 1 else ""), track
 
 
-def _draw_dots(people: Sequence[Attempt], axis: Axis, half: int) -> list[Markup]:
+def _draw_dots(people: Sequence[Result], axis: Axis, half: int) -> list[Markup]:
     """Draw the worst-off last, so that nobody covers them."""
     crowded = len(people) > _FEW
     heights = [half + 20 * (number * _GOLDEN % 1 - 0.5) * crowded for number in range(len(people))]
     radius = 3 if crowded else 5
     return [
-        draw_dot(attempt, axis.place(attempt.measured), height=round(height, 1), radius=radius)
-        for attempt, height in zip(reversed(people), heights, strict=True)
+        draw_dot(row, axis.place(row.measured), height=round(height, 1), radius=radius)
+        for row, height in zip(reversed(people), heights, strict=True)
     ]
 
 
-def _attack_table(groups: dict[Setup, list[Attempt]], labels: dict[Setup, str]) -> Markup:
+def _attack_table(groups: Mapping[Setup, Results], labels: dict[Setup, str]) -> Markup:
     """Defenses by attacks; the strongest attack on a defense is set in bold."""
     attacks = list(dict.fromkeys(a.record.attack for group in groups.values() for a in group))
     short = short_names(attacks)
     header = {"defense": "", **{short[attack]: "number" for attack in attacks}}
     rows = []
     for setup, group in groups.items():
-        found = {attack: strongest(some) for attack, some in group_by_attack(group).items()}
-        most = max(strength(next(iter(people.values()))) for people in found.values())
+        found = {attack: some.strongest() for attack, some in group.by("attack").items() if some}
+        most = max(people[0].strength for people in found.values())
         cells: list[str] = [_attack_cell(found.get(attack), most) for attack in attacks]
         rows.append([labels[setup], *cells])
     caption = (
@@ -180,30 +171,30 @@ def _attack_table(groups: dict[Setup, list[Attempt]], labels: dict[Setup, str]) 
     return wide_table("Leakage by attack", caption, header, rows, {"class": "matrix"})
 
 
-def _attack_cell(people: dict[Victim, Attempt] | None, most: tuple[float, ...]) -> Markup:
+def _attack_cell(people: Results | None, most: tuple[float, ...]) -> Markup:
     if people is None:
         return faint("not tried")
-    worst = next(iter(people.values()))
-    bold = "strong" if strength(worst) == most else "span"
-    share = f"{count_identified(people)}/{len(people)}"
+    worst = people[0]
+    bold = "strong" if worst.strength == most else "span"
+    share = f"{people.identified}/{len(people)}"
     return join_markup(
         element(bold, {"class": f"worst {level_class(worst.level)}"}, amount(worst)),
-        faint(f"median {median_words(people.values())}, {share}"),
+        faint(f"median {median_words(people)}, {share}"),
     )
 
 
-def _median_over(tried: Iterable[Attempt]) -> Interval:
+def _median_over(tried: Iterable[Result]) -> Interval:
     """The median over attempts on different people, without those that have no score."""
-    scored = [attempt for attempt in tried if attempt.measured > -math.inf]
+    scored = [row for row in tried if row.measured > -math.inf]
     if not scored:
         return Interval(-math.inf, -math.inf, -math.inf)
     return median_interval([a.measured for a in scored], [a.update for a in scored])
 
 
-def median_words(tried: Iterable[Attempt]) -> str:
+def median_words(tried: Iterable[Result]) -> str:
     """The median, then the ends of its interval: in dB, or in per cent of columns or words."""
     tried = list(tried)
-    measure = _SHARES if tried and all(attempt.is_share for attempt in tried) else _DECIBELS
+    measure = _SHARES if tried and all(row.is_share for row in tried) else _DECIBELS
     found = _median_over(tried)
     ends = (found.middle, found.low, found.high)
     middle, low, high = (measure.words(value, unit=False) for value in ends)
@@ -258,9 +249,9 @@ def _draw_network(found: Sequence[Headroom], hues: dict[Component, int]) -> Mark
     scene = found[0].scene
     title = f"{scene.model} on {scene.data}"
     labels = label_setups(headroom.scene.setup for headroom in found)
-    floors = {scene: list(reached(group).values()) for scene, group in scenes(found).items()}
+    floors = {scene: reached(group) for scene, group in scenes(found).items()}
     # From 0 dB, where the error is the whole range, to what is needed, in tens.
-    values = [attempt.psnr for floor in floors.values() for attempt in floor]
+    values = [row.psnr for floor in floors.values() for row in floor]
     values += [person.ceiling for headroom in found for person in headroom.people]
     most = max((value for value in values if math.isfinite(value)), default=0.0)
     axis = Axis(0.0, float(min(_HIGHEST, max(40, 10 * math.ceil(most / 10)))))
@@ -285,7 +276,7 @@ def _draw_network(found: Sequence[Headroom], hues: dict[Component, int]) -> Mark
 def _bound_strip(
     setup: Setup,
     name: str,
-    floor: Sequence[Attempt],
+    floor: Sequence[Result],
     group: Sequence[Headroom],
     hues: dict[Component, int],
     axis: Axis,
@@ -311,11 +302,11 @@ def _bound_strip(
     return filter_link(name, words=defense_words(setup.defense)), note, track
 
 
-def _draw_floor(people: Sequence[Attempt], axis: Axis) -> Markup | None:
+def _draw_floor(people: Sequence[Result], axis: Axis) -> Markup | None:
     """What is known to leak of the worst-off person: everything up to the furthest dot."""
     if not people:
         return None
-    most = axis.place(max(attempt.psnr for attempt in people))
+    most = axis.place(max(row.psnr for row in people))
     return element(
         "rect", {"class": "floor", "x": 0, "y": _ATTACKS // 2 - 3, "width": f"{most}%", "height": 6}
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from seepage.report.flat_rows import FlatRow
-from seepage.report.leak import Verdict
+from seepage.audit.results.flatten import FlatRow
+from seepage.audit.words import decibels
+from seepage.report.finding import Verdict
 from seepage.report.page.document import Section, document, element, join_markup, wide_table
 from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart
 from seepage.report.page.opening import opening
-from seepage.report.words import decibels
 
 # Probability with which a network that learned nothing may seem better than chance.
 _LUCK = 0.05

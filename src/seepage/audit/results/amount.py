@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from seepage.audit.record import Record
-from seepage.report.words import decibels
+from seepage.audit.words import decibels
 
 Scores = Mapping[str, tuple[float | None, ...]]
 # PSNR says little about tables and texts: it would compare codes of answers and word numbers.
@@ -17,6 +17,7 @@ _SHARES: Mapping[str, str] = {
     "token_accuracy": "words",
     "token_recall": "different words (in no order)",
 }
+_LOOSE = "token_recall"
 # A share of columns or words this far above the best guess without an update is a leak of them.
 _MORE = 0.2
 # What orders scores by different measures: about what an eye begins to recognise.
@@ -38,6 +39,11 @@ class Amount:
 
     metric: str
     value: float | None
+
+    @property
+    def in_order(self) -> bool:
+        """Whether words are counted in their place, and not wherever they are."""
+        return self.metric != _LOOSE
 
     @property
     def is_share(self) -> bool:
@@ -66,10 +72,9 @@ def headline(scores: Mapping[str, object]) -> str:
 def find_amount(record: Record, index: int) -> Amount:
     """What came back of a person: words in their place, or in no order if that is far more."""
     metric = headline(record.scores)
-    loose = "token_recall"
-    if metric == "token_accuracy" and loose in record.scores:
-        kept, gain = _gain(record, index, metric), _gain(record, index, loose)
-        metric = loose if gain >= max(0.0, kept) + _MORE else metric
+    if metric == "token_accuracy" and _LOOSE in record.scores:
+        kept, gain = _gain(record, index, metric), _gain(record, index, _LOOSE)
+        metric = _LOOSE if gain >= max(0.0, kept) + _MORE else metric
     return Amount(metric, find_score(record.scores, index, metric))
 
 
@@ -79,21 +84,19 @@ def _gain(record: Record, index: int, metric: str) -> float:
     return -math.inf if value is None else value - (find_baseline(record, index, metric) or 0.0)
 
 
-def list_parts(record: Record, index: int, *, label: bool, columns: bool) -> tuple[str, ...]:
-    """What leaked of a person who is not identified: the label, columns or words.
+def list_parts(record: Record, index: int, *, columns: bool) -> tuple[Amount, ...]:
+    """The share of columns or words that leaked of a person who is not identified, if any.
 
     Args:
         record: The case.
         index: Place of the person in it.
-        label: Whether the label is right, beyond luck.
-        columns: Whether the columns are that the attack has right, over all people.
+        columns: Whether the columns are beyond luck that the attack has right, over all people.
     """
-    parts = ["the label"] * label
     amount = find_amount(record, index)
     shown = columns or amount.metric != "feature_accuracy"
     if shown and amount.is_share and _gain(record, index, amount.metric) >= _MORE:
-        parts.append(amount.words())
-    return tuple(parts)
+        return (amount,)
+    return ()
 
 
 def find_score(scores: Scores, index: int, metric: str) -> float | None:
