@@ -12,7 +12,6 @@ from seepage.audit import Audit, select_targets
 from seepage.audit.record import Control
 from seepage.audit.results import Results
 from seepage.audit.run_case import run_case
-from seepage.audit.words import read_dp_sgd
 from seepage.bounds import BOUNDS, CandidateError, IdentificationLimit
 from seepage.bounds.dp_limits import read_guaranteed_noise
 from seepage.core.construct import Component
