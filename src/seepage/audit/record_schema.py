@@ -169,7 +169,7 @@ _PROOFS = (
 
 
 _RACE = _table(
-    metric=_one_of("", "psnr", "feature_accuracy"),
+    metric=_is_word,
     trials=_list_of(
         _table(attack=_is_word, steps=_is_count, scores=_list_of(_is_number), error=_is_word)
     ),

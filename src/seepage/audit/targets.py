@@ -32,11 +32,11 @@ from seepage.core.batch import are_numbers, class_numbers
 from seepage.core.digest import digest
 from seepage.core.domain import describe_inputs
 from seepage.core.errors import InvalidValue, require_at_least
+from seepage.core.scale import scale_of
 from seepage.data.dataset import Dataset
 from seepage.defenses.chain import chain
-from seepage.domains.tabular import Tabular
 from seepage.rehearsal.public_data import PublicData
-from seepage.scoring import FeatureAccuracy, Scores, baseline_scores, pair, score
+from seepage.scoring import METRICS, Scores, baseline_scores, pair, score
 from seepage.scoring.gallery import STRANGERS, Gallery, find_strangers, identify
 from seepage.scoring.identification import Identification
 from seepage.scoring.scores import add_judged
@@ -255,8 +255,11 @@ class Target:
         update is right in as many columns of them, be it a typical row, somebody else's, or the
         best there is. So the rank of the first number is a p-value, whatever the guess.
         """
-        gallery, batch = self.everybody, self.require_batch()
-        if gallery is None or not isinstance(self.domain, Tabular) or len(guess.inputs) == 0:
+        gallery, batch, domain = self.everybody, self.require_batch(), self.domain
+        if gallery is None or domain is None or len(guess.inputs) == 0:
+            return ()
+        metric = METRICS[domain.measure]
+        if not scale_of(metric).beyond_luck:
             return ()
         classes = class_numbers(batch.labels)
         labels = [None] * len(batch) if classes is None else classes.tolist()
@@ -274,8 +277,7 @@ class Target:
         ]
         others = [Batch(gallery.inputs[numbers], batch.labels) for numbers in chosen]
         return tuple(
-            float(FeatureAccuracy()(pair(guess, people, domain=self.domain)).mean())
-            for people in (batch, *others)
+            float(metric(pair(guess, people, domain=domain)).mean()) for people in (batch, *others)
         )
 
     def identify(

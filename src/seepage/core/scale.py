@@ -12,6 +12,10 @@ class Scale:
 
     Args:
         of: What a share is a share of, such as "columns"; empty for decibels.
+        inputs: What inputs with such parts are called, such as "tables".
+        loose: The metric that counts the same parts wherever they are; empty if there is none.
+        in_order: Whether parts count in their place only.
+        beyond_luck: Whether strangers are right in so many parts that a share must exceed theirs.
         telling: About where an eye begins to recognise the input.
         highest: From here on, a value only says that the guess is right up to rounding.
         plateau: A doubling of an attack's steps that gains less than this gains nothing.
@@ -21,6 +25,10 @@ class Scale:
     """
 
     of: str = ""
+    inputs: str = ""
+    loose: str = ""
+    in_order: bool = True
+    beyond_luck: bool = False
     telling: float = 20.0
     highest: float = 60.0
     plateau: float = 0.5
@@ -33,7 +41,15 @@ class Scale:
 DECIBELS = Scale()
 
 
-def share_of(parts: str, *, telling: float) -> Scale:
+def share_of(
+    parts: str,
+    *,
+    telling: float,
+    inputs: str = "",
+    loose: str = "",
+    in_order: bool = True,
+    beyond_luck: bool = False,
+) -> Scale:
     """The scale of a share, from 0 to 1, of the parts of an input.
 
     Example:
@@ -42,6 +58,10 @@ def share_of(parts: str, *, telling: float) -> Scale:
     """
     return Scale(
         of=parts,
+        inputs=inputs,
+        loose=loose,
+        in_order=in_order,
+        beyond_luck=beyond_luck,
         telling=telling,
         highest=1.0,
         plateau=0.01,
@@ -52,7 +72,9 @@ def share_of(parts: str, *, telling: float) -> Scale:
 
 
 @runtime_checkable
-class _Scaled(Protocol):
+class Scaled(Protocol):
+    """A metric that judges how much of an input came back."""
+
     @property
     def scale(self) -> Scale:
         """How to read its numbers."""
@@ -60,4 +82,4 @@ class _Scaled(Protocol):
 
 def scale_of(metric: object) -> Scale:
     """The scale of a metric; decibels if it has none, as the metric of another package."""
-    return metric.scale if isinstance(metric, _Scaled) else DECIBELS
+    return metric.scale if isinstance(metric, Scaled) else DECIBELS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rich import box
@@ -13,16 +13,13 @@ from seepage.audit.record import UNAWARE
 from seepage.audit.words import defense_words, local_words, short_names, tell_apart, threat_label
 from seepage.core.construct import Component
 from seepage.core.grouping import group_by
+from seepage.core.scale import DECIBELS
 from seepage.report.summary import Row, exact_words, unscored_words
+from seepage.scoring.scores import find_scale
 
 # A column that is not needed is shown if every name then still gets so many characters.
 ENOUGH, COMFORTABLE = 12, 28
 _NARROWEST = 4
-_MEASURES: Mapping[str, str] = {
-    "psnr": "PSNR in dB",
-    "feature_accuracy": "for tables, the share of columns that are right",
-    "token_accuracy": "for texts, the share of words that are right",
-}
 _FIELDS = {"batch": "batch_size", "client": "local", "adversary": "threat", "drawn": "sampling"}
 
 
@@ -201,8 +198,13 @@ def start_table(title: str, caption: str | None) -> Table:
 
 
 def _write_caption(rows: Sequence[Row], numbers: Sequence[_Column]) -> str:
-    metrics = {row.metric for row in rows}
-    measures = [words for metric, words in _MEASURES.items() if metric in metrics]
+    scales = sorted(
+        {find_scale(row.metric) for row in rows} or {DECIBELS}, key=lambda scale: scale.of
+    )
+    measures = [
+        f"for {one.inputs}, the share of {one.of} that are right" if one.of else "PSNR in dB"
+        for one in scales
+    ]
     shown = [column.title for column in numbers]
     said = ["the worst-off person (#)", *["the median"] * ("median" in shown)]
     said += ["the best guess without any update"] * ("no update" in shown)
@@ -214,7 +216,7 @@ def _write_caption(rows: Sequence[Row], numbers: Sequence[_Column]) -> str:
         )
     text = (
         f"Found: people identified among strangers. {listed[0].upper()}{listed[1:]}: "
-        f"{', '.join(measures) or _MEASURES['psnr']}."
+        f"{', '.join(measures)}."
     )
     return text + " n/a: the attack cannot take these cases." * any(row.unfit for row in rows)
 

@@ -36,11 +36,12 @@ class RaceSummary:
         forecast = self.race.forecast
         if forecast is None:
             return self.race.note or "-"
-        low, middle, high = (
-            Amount(self.race.metric, value).words(unit=False)
+        amounts = [
+            Amount(self.race.metric, value)
             for value in (forecast.low, forecast.middle, forecast.high)
-        )
-        unit = " dB" if self.race.metric == "psnr" else ""
+        ]
+        low, middle, high = (amount.words(unit=False) for amount in amounts)
+        unit = "" if amounts[0].is_share else " dB"
         interval = f"{low} or more" if forecast.is_open else f"{low} to {high}"
         return f"{middle}{unit} ({interval}), right for {self.kept} of {self.people}"
 

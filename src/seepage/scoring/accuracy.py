@@ -120,7 +120,7 @@ class FeatureAccuracy:
 
     name: ClassVar[str] = "feature_accuracy"
     higher_leaks_more: ClassVar[bool] = True
-    scale: ClassVar[Scale] = share_of("columns", telling=0.8)
+    scale: ClassVar[Scale] = share_of("columns", inputs="tables", telling=0.8, beyond_luck=True)
 
     tolerance: float = 0.319
 
@@ -187,7 +187,7 @@ class TokenAccuracy:
 
     name: ClassVar[str] = "token_accuracy"
     higher_leaks_more: ClassVar[bool] = True
-    scale: ClassVar[Scale] = share_of("words", telling=0.5)
+    scale: ClassVar[Scale] = share_of("words", inputs="texts", telling=0.5, loose="token_recall")
     require = staticmethod(_require_texts)
 
     def __call__(self, paired: Paired) -> Tensor:
@@ -227,7 +227,7 @@ class TokenRecall:
 
     name: ClassVar[str] = "token_recall"
     higher_leaks_more: ClassVar[bool] = True
-    scale: ClassVar[Scale] = share_of("different words (in no order)", telling=1.0)
+    scale: ClassVar[Scale] = share_of("different words (in no order)", telling=1.0, in_order=False)
     require = staticmethod(_require_texts)
 
     def __call__(self, paired: Paired) -> Tensor:

@@ -16,6 +16,7 @@ from seepage.core.batch import class_numbers
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, MissingExtra, NotApplicable, UnknownName
 from seepage.core.plugins import Catalogue, find_part, first_line
+from seepage.core.scale import Scale, Scaled, scale_of
 from seepage.domains import domain_of
 from seepage.scoring.accuracy import (
     FeatureAccuracy,
@@ -112,6 +113,11 @@ def find_metric(name: str) -> Metric:
     return made
 
 
+def find_scale(name: str) -> Scale:
+    """How to read a built-in metric; decibels if it is none."""
+    return scale_of(METRICS.built_in.get(name))
+
+
 def applicable(paired: Paired) -> tuple[Metric, ...]:
     """The built-in metrics that make sense for these inputs and can run here, in their order.
 
@@ -138,14 +144,7 @@ def _fits(metric: Metric, paired: Paired) -> bool:
 
 
 # What verdicts, tables and gates read: an input that came back exactly, labels, columns, words.
-JUDGED = (
-    "psnr",
-    "label_accuracy",
-    "exact",
-    "feature_accuracy",
-    "token_accuracy",
-    "token_recall",
-)
+JUDGED = tuple(one.name for one in _ALL if isinstance(one, Scaled | LabelAccuracy | ExactMatch))
 
 
 def add_judged(asked: Sequence[Metric], paired: Paired) -> tuple[Metric, ...]:

@@ -5,27 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from seepage.audit.record import Record
 from seepage.audit.words import decibels
+from seepage.core.scale import DECIBELS, Scale, scale_of
+from seepage.scoring import METRICS
+from seepage.scoring.scores import find_scale
 
 Scores = Mapping[str, tuple[float | None, ...]]
-# PSNR says little about tables and texts: it would compare codes of answers and word numbers.
-_SHARES: Mapping[str, str] = {
-    "feature_accuracy": "columns",
-    "token_accuracy": "words",
-    "token_recall": "different words (in no order)",
-}
-_LOOSE = "token_recall"
 # A share of columns or words this far above the best guess without an update is a leak of them.
 _MORE = 0.2
-# What orders scores by different measures: about what an eye begins to recognise.
-REFERENCES: Mapping[str, float] = MappingProxyType(
-    {"psnr": 20.0, "feature_accuracy": 0.8, "token_accuracy": 0.5, "token_recall": 1.0}
-)
 # From here on a PSNR only says that the guess is the input up to rounding.
-SATURATED = 60.0
+SATURATED = DECIBELS.highest
 
 
 @dataclass(frozen=True)
@@ -41,14 +32,19 @@ class Amount:
     value: float | None
 
     @property
+    def scale(self) -> Scale:
+        """How to read it."""
+        return find_scale(self.metric)
+
+    @property
     def in_order(self) -> bool:
         """Whether words are counted in their place, and not wherever they are."""
-        return self.metric != _LOOSE
+        return self.scale.in_order
 
     @property
     def is_share(self) -> bool:
         """Whether it is a share of columns or words."""
-        return self.metric in _SHARES
+        return bool(self.scale.of)
 
     def words(self, *, unit: bool = True) -> str:
         """For people, with the unit or as short as a table has it; "-" where there is none."""
@@ -56,7 +52,7 @@ class Amount:
             return decibels(self.value, unit=unit)
         if self.value is None or self.value < 0:
             return "-"
-        return f"{100 * self.value:.0f} %" + f" of the {_SHARES[self.metric]}" * unit
+        return f"{100 * self.value:.0f} %" + f" of the {self.scale.of}" * unit
 
 
 def headline(scores: Mapping[str, object]) -> str:
@@ -66,15 +62,17 @@ def headline(scores: Mapping[str, object]) -> str:
         >>> headline({"psnr": (9.0,), "token_accuracy": (1.0,)}), headline({"psnr": (9.0,)})
         ('token_accuracy', 'psnr')
     """
-    return next((metric for metric in _SHARES if metric in scores), "psnr")
+    shares = (name for name, metric in METRICS.built_in.items() if scale_of(metric).of)
+    return next((name for name in shares if name in scores), "psnr")
 
 
 def find_amount(record: Record, index: int) -> Amount:
     """What came back of a person: words in their place, or in no order if that is far more."""
     metric = headline(record.scores)
-    if metric == "token_accuracy" and _LOOSE in record.scores:
-        kept, gain = _gain(record, index, metric), _gain(record, index, _LOOSE)
-        metric = _LOOSE if gain >= max(0.0, kept) + _MORE else metric
+    loose = find_scale(metric).loose
+    if loose in record.scores:
+        kept, gain = _gain(record, index, metric), _gain(record, index, loose)
+        metric = loose if gain >= max(0.0, kept) + _MORE else metric
     return Amount(metric, find_score(record.scores, index, metric))
 
 
@@ -93,7 +91,7 @@ def list_parts(record: Record, index: int, *, columns: bool) -> tuple[Amount, ..
         columns: Whether the columns are beyond luck that the attack has right, over all people.
     """
     amount = find_amount(record, index)
-    shown = columns or amount.metric != "feature_accuracy"
+    shown = columns or not amount.scale.beyond_luck
     if shown and amount.is_share and _gain(record, index, amount.metric) >= _MORE:
         return (amount,)
     return ()
@@ -114,7 +112,7 @@ def find_baseline(record: Record, index: int, metric: str) -> float | None:
 def in_references(amount: Amount) -> float:
     """A score as a multiple of its reference, which orders different measures."""
     value = -math.inf if amount.value is None else amount.value
-    return value / REFERENCES[amount.metric]
+    return value / amount.scale.telling
 
 
 def most(found: Iterable[Amount]) -> Amount:

@@ -9,7 +9,7 @@ from functools import cached_property
 from statistics import median
 
 from seepage.audit.record import Record
-from seepage.audit.results.amount import SATURATED
+from seepage.audit.results.amount import SATURATED, headline
 from seepage.audit.results.intervals import Interval, mean_interval
 from seepage.audit.words import Setup
 from seepage.core.construct import Component
@@ -99,8 +99,7 @@ def _make_curve(key: _Key, cases: Sequence[int], records: Sequence[Record]) -> E
 def _curve_key(record: Record) -> _Key | None:
     """The attack without its steps, and what it attacked; None if it belongs to no curve."""
     steps, scores = record.attack.arguments.get("steps"), record.scores
-    shares = {"feature_accuracy", "token_accuracy"} & scores.keys()
-    if type(steps) is not int or steps < 1 or "psnr" not in scores or shares:
+    if type(steps) is not int or steps < 1 or "psnr" not in scores or headline(scores) != "psnr":
         return None
     others = {name: v for name, v in record.attack.arguments.items() if name != "steps"}
     attack = replace(record.attack, arguments=others)

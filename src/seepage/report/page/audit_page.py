@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from seepage.audit.choices import Choice, pareto_front
 from seepage.audit.results import Result, Results
-from seepage.audit.results.amount import REFERENCES, SATURATED
+from seepage.audit.results.amount import SATURATED
 from seepage.audit.results.effort_curve import GAIN, EffortCurve
 from seepage.audit.words import (
     Setup,
@@ -23,6 +23,7 @@ from seepage.audit.words import (
     residual_words,
     short_names,
 )
+from seepage.core.scale import DECIBELS
 from seepage.report.effort import curve_words
 from seepage.report.headroom import headrooms
 from seepage.report.page.document import (
@@ -329,7 +330,7 @@ def _tradeoff_section(choices: Sequence[Choice]) -> Section | None:
             choice.leakage,
             f"{choice.label}: {decibels(choice.leakage)} leaked at utility {choice.utility:g}",
             choice.label,
-            "leak" if choice.leakage >= REFERENCES["psnr"] else "safe",
+            "leak" if choice.leakage >= DECIBELS.telling else "safe",
         )
         for choice in choices
     ]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from seepage.audit.results import Result, Results
-from seepage.audit.results.amount import REFERENCES, SATURATED
+from seepage.audit.results.amount import SATURATED
 from seepage.audit.results.intervals import Interval, median_interval
 from seepage.audit.words import (
     Setup,
@@ -19,6 +19,7 @@ from seepage.audit.words import (
 )
 from seepage.core.construct import Component
 from seepage.core.grouping import group_by
+from seepage.core.scale import DECIBELS
 from seepage.report.headroom import (
     Headroom,
     Standing,
@@ -49,6 +50,7 @@ from seepage.report.page.line_chart import (
     draw_strips,
     draw_track,
 )
+from seepage.scoring.scores import find_scale
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,11 @@ class _Measure:
         return f"{tick:g}{' dB' if tick == self.reference else '+' if tick == SATURATED else ''}"
 
 
-_DECIBELS = _Measure(Axis(0.0, SATURATED), REFERENCES["psnr"], "dB of PSNR")
+_DECIBELS = _Measure(Axis(0.0, SATURATED), DECIBELS.telling, "dB of PSNR")
 _SHARES = _Measure(
-    Axis(0.0, 100.0), 100 * REFERENCES["feature_accuracy"], "per cent of the columns or words"
+    Axis(0.0, 100.0),
+    100 * find_scale("feature_accuracy").telling,
+    "per cent of the columns or words",
 )
 _HEIGHT = 34
 _DOTS = 200
