@@ -142,6 +142,7 @@ def test_a_bound_that_breaks_is_a_record_and_the_rest_goes_on():
     assert len(records) == 2 * 4
 
 
+@pytest.mark.slow
 def test_every_executor_gives_the_same_records(source, tmp_path):
     cases = build_spec(source).cases
     expected = [timeless(outcome.record) for outcome in serial(cases)]

@@ -72,9 +72,14 @@ IGNORANT = {
     "strangers": list(TABLE.inputs[PEOPLE : 2 * PEOPLE].split(1)),
     "batches of strangers": list(TABLE.inputs[PEOPLE : 2 * PEOPLE].split(4)),
 }
+# Those that `make test` tries.
+QUICK = ("mean", "batches of strangers")
 
 
-@pytest.mark.parametrize("kind", IGNORANT)
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in IGNORANT],
+)
 def test_a_guess_without_an_update_has_no_columns_beyond_chance(kind):
     found = list(guess_for(range(PEOPLE), IGNORANT[kind]))
     assert not any(attempt.parts for attempt in Results.of(found))
@@ -89,7 +94,7 @@ def keep_columns(rows, columns, rng):
     return others
 
 
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_columns_that_came_back_are_told(size):
     leaked = keep_columns(TABLE.inputs[:PEOPLE], (0, 3, 5, 7), Rng(1))
     found = list(guess_for(range(PEOPLE), list(leaked.split(size))))

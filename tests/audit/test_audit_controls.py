@@ -414,7 +414,9 @@ def test_a_defense_of_ones_own_tells_whether_closed_forms_can_read_it(digits):
     assert [record.control.relevant for record in join_controls(found)] == [True, True, False]
 
 
-@pytest.mark.parametrize("defense", [sp.chain(), sp.Clip(0.1)], ids=str)
+@pytest.mark.parametrize(
+    "defense", [sp.chain(), pytest.param(sp.Clip(0.1), marks=pytest.mark.slow)], ids=str
+)
 def test_a_closed_form_that_explains_other_updates_but_not_this_one_hides_nobody(digits, defense):
     inputs = digits.inputs.clone()
     inputs[0] = (inputs[1] + inputs[2]) / 2
@@ -449,6 +451,7 @@ class Mapped(OnAggregate):
         return update.map(functions[self.by])
 
 
+@pytest.mark.slow
 def test_a_defense_of_ones_own_that_may_only_mislead_the_search_hides_nobody(digits):
     search = sp.attacks.inverting_gradients(steps=200, restarts=1, tv=0.0)
     found = join_controls(run(digits, search, Mapped("wrap"), Mapped("blank")))

@@ -164,6 +164,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_may_not_start_others_says_so_and_can_audit_alone(tmp_path):
     (tmp_path / "spec.toml").write_text(BOUNDED)
     (tmp_path / "main.py").write_text(IN_A_POOL)
@@ -393,7 +394,7 @@ AFTERWARDS = [sp.chain(), sp.Clip(0.5), sp.AddGaussian(0.01), sp.Dropout(0.3), s
 BEFORE = [sp.MixUp(2), sp.chain(sp.ClipEach(1.0), sp.Mean()), sp.Oasis(), sp.Precode()]
 
 
-@pytest.mark.parametrize("adapt", [False, True])
+@pytest.mark.parametrize("adapt", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_cases_that_differ_in_people_seed_and_what_is_done_to_updates_run_side_by_side(adapt):
     # As on a card, where all rows pass through one network.
     engine = Engine(rows=64, strategy="shared")
@@ -533,6 +534,7 @@ def test_attacks_of_one_name_that_differ_never_run_together():
     assert steps == [1] * len(short) + [8] * len(long)
 
 
+@pytest.mark.slow
 def test_searches_of_a_group_that_are_done_are_not_made_again_after_an_interruption(
     tmp_path, monkeypatch
 ):

@@ -82,7 +82,8 @@ def mutate(text, rng):
     return json.dumps(plain)
 
 
-def test_malformed_records_are_refused_in_one_sentence(out):
+@pytest.mark.parametrize("rounds", [30, pytest.param(300, marks=pytest.mark.slow)])
+def test_malformed_records_are_refused_in_one_sentence(out, rounds):
     rng, kept = random.Random(0), 0
     database = sqlite3.connect(out / "audit.sqlite")
     rows = database.execute("SELECT id, record FROM records").fetchall()
@@ -92,20 +93,21 @@ def test_malformed_records_are_refused_in_one_sentence(out):
         database.execute("UPDATE records SET record = ?, sha256 = ? WHERE id = ?", row)
         database.commit()
 
-    for number in range(300):
+    for number in range(rounds):
         case, text = rng.choice(rows)
         put(case, mutate(text, rng))
         kept += bool(read(out, *(() if number % 10 == 0 else ("markdown",))))
         put(case, text)
     database.close()
     assert read(out)
-    assert 10 < kept < 150, "all were refused, or hardly any"
+    assert rounds / 30 < kept < rounds / 2, "all were refused, or hardly any"
 
 
+@pytest.mark.parametrize("rounds", [20, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["audit.sqlite", "artifacts"])
-def test_damaged_databases_and_artifacts_are_refused_in_one_sentence(out, name):
+def test_damaged_databases_and_artifacts_are_refused_in_one_sentence(out, name, rounds):
     rng = random.Random(0)
-    for _ in range(100):
+    for _ in range(rounds):
         place = out / name
         path = rng.choice(sorted(place.iterdir())) if place.is_dir() else place
         data = path.read_bytes()

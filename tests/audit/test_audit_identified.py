@@ -48,6 +48,7 @@ def levels_of(records):
     return {attempt.level for attempt in Results.of(records).strongest()}
 
 
+@pytest.mark.slow
 def test_nobody_is_identified_behind_much_noise_in_a_narrow_table():
     table = make_table(200, sex=2, school=3)
     found = run(table, sp.auto(effort="quick", budget=20), sp.AddGaussian(1e6), people=8)

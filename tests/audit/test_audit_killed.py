@@ -259,6 +259,7 @@ def test_a_directory_can_be_used_whenever_its_first_audit_was_killed_while_it_be
     assert begun >= 4, "too few kills came after it"
 
 
+@pytest.mark.slow
 @posix
 def test_a_directory_can_be_used_whenever_an_audit_was_killed_while_it_replaced_another(tmp_path):
     earlier = tmp_path / "earlier"

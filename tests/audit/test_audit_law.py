@@ -34,6 +34,8 @@ BEHIND = [
     (sp.TopK(1_000), 1),
     (sp.dp_sgd(max_norm=1.0, noise_multiplier=0.05, batch_size=1), 1),
 ]
+# Those that `make test` tries: noise, what is left out, another network, and several people.
+QUICK = (sp.AddGaussian(0.2), sp.Prune(0.9), sp.Precode(16), sp.MixUp(2))
 SEARCH = sp.attacks.inverting_gradients(steps=12, restarts=1, tv=1e-4)
 UNAWARE_A = Component("unaware a")
 KNOWING = sp.Threat(knows_labels=True, knows_mixing=True)
@@ -68,7 +70,11 @@ def test_every_defense_has_a_row():
     assert {type(link).__name__ for row in links for link in row} | {"dp_sgd"} == set(DEFENSES)
 
 
-@pytest.mark.parametrize(("defense", "together"), BEHIND, ids=repr)
+@pytest.mark.parametrize(
+    ("defense", "together"),
+    [row if row[0] in QUICK else pytest.param(*row, marks=pytest.mark.slow) for row in BEHIND],
+    ids=repr,
+)
 def test_of_nobody_less_is_reported_for_knowing_the_defense(defense, together, records):
     """Person by person and to the last digit, though single guesses are worse for it."""
     known = records(adaptive(SEARCH), KNOWING, defense, together)

@@ -188,6 +188,7 @@ def test_other_private_inputs_under_the_same_name_are_another_case():
     assert case.id != CASES[0].id
 
 
+@pytest.mark.slow
 def test_a_case_has_the_same_id_in_every_process():
     code = (
         "import seepage as sp; from seepage.audit import Audit, select_targets\n"
@@ -210,6 +211,7 @@ def test_failed_cases_run_again_only_on_request(out):
         assert ids(store) == set()
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_and_a_dead_one_is_in_nobodys_way(half):
     holder = subprocess.Popen(
         [

@@ -24,7 +24,10 @@ def test_every_reader_is_tried(readers):
     assert set(readers) | {"parquet"} == set(NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in NAMES],
+)
 def test_changed_files_are_read_or_refused_in_one_sentence(readers, name, tmp_path):
     if name not in readers:
         pytest.skip("pyarrow is not installed")

@@ -277,7 +277,7 @@ def test_defenses_are_compared_with_none_without_a_spec(place):
 @pytest.mark.filterwarnings("ignore::seepage.attacks.feature_recovery.NotToldApartWarning")
 def test_an_audit_of_one_model_is_not_resumed_as_that_of_another(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = ["--data", "photos", "--people", "1", "--out", "out"]
+    options = ["--data", "photos", "--people", "1", "--steps", "5", "--out", "out"]
     command = ["audit", "--model", "mlp", "-o", "hidden=[16]", *options]
     assert CliRunner().invoke(app, command).exit_code == 0
     assert CliRunner().invoke(app, [*command, "--resume"]).exit_code == 0

@@ -288,6 +288,7 @@ class Net(nn.Sequential):
 """
 
 
+@pytest.mark.slow
 def test_workers_warn_in_the_same_sentences(place):
     (place / "warning_net.py").write_text(WARNING_NET)
     (place / "spec.toml").write_text(people(2).replace('"mlp", hidden = [8]', '"warning_net:Net"'))

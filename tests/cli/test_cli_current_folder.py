@@ -105,6 +105,7 @@ def test_a_received_audit_is_gone_on_with_without_its_modules(received, run):
     run("audit", "--out", ".", "--resume", "--quiet", start=("-m", "seepage"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mine")
 def test_workers_import_the_network_that_is_named_and_nothing_else(run):
     run("audit", "spec.toml", "--workers", "2", "--out", "out", "--quiet")

@@ -345,6 +345,7 @@ def test_a_spec_for_people_to_read_that_differs_is_not_passed_over(place):
     assert audit("--resume", spec=None).exit_code == 0
 
 
+@pytest.mark.slow
 def test_an_audit_ends_well_where_the_output_takes_only_ascii(place):
     title, out = "Prüfung mit \N{GREEK SMALL LETTER SIGMA} — ✓", "aus gäbe"
     text = f"title = {title!r}\n{SPEC.replace('NAME', 'small')}"

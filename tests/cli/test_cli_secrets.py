@@ -120,7 +120,9 @@ def test_what_a_network_says_of_its_inputs_is_not_repeated(place, name):
     assert not SECRET.search(said + failed + read_folder(place / "out"))
 
 
-@pytest.mark.parametrize("workers", [(), ("--timeout", "500")])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("--timeout", "500"), marks=pytest.mark.slow)]
+)
 def test_a_name_in_an_error_of_the_users_own_is_shown_and_never_stored(place, workers):
     write_inputs()
     model = '{ name = "telling_networks:person" }'

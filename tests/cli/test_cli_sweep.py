@@ -59,7 +59,7 @@ def train_plainly(task, learnt, *, batch_size=16, epochs=30):
 @pytest.mark.parametrize(
     ("model", "make"),
     [
-        (("lenet",), sp.zoo.lenet),
+        pytest.param(("lenet",), sp.zoo.lenet, marks=pytest.mark.slow),
         (("mlp", "-o", "hidden=[32]"), lambda domain: sp.zoo.mlp(hidden=(32,), domain=domain)),
     ],
     ids=["lenet", "mlp"],
@@ -80,6 +80,7 @@ def test_without_noise_a_network_learns_about_as_much_as_in_a_plain_loop(tmp_pat
     assert (swept["held_out"], float(swept["chance"])) == ("20", pytest.approx(float(most)))
 
 
+@pytest.mark.slow
 def test_accuracy_depends_on_the_attacked_batch_size_only_where_that_is_swept(tmp_path):
     for size in (1, 2):
         knob = ("--epsilon", "1e5", "--batch-size", size)

@@ -132,6 +132,7 @@ def test_the_spec_in_the_reference_is_a_valid_spec(tmp_path):
     assert len([case for case in cases if not case.control]) == 2 * 2 * 3 * 2
 
 
+@pytest.mark.slow
 def test_the_spec_with_a_network_of_ones_own_runs(tmp_path, monkeypatch):
     spec = text("specs/own_model.toml")
     assert spec.count("steps = 100") == 2

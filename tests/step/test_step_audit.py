@@ -823,6 +823,7 @@ def test_canaries_have_the_labels_of_the_batch_and_what_is_rehearsed_on_does_not
     assert torch.equal(*given)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_behind_signs_the_control_of_a_step_is_of_the_search_alone():
     torch.manual_seed(0)

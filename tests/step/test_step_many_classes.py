@@ -49,6 +49,7 @@ def test_a_step_of_many_classes_is_audited_in_memory_linear_in_them():
     assert largest.entries < CLASSES**2 / 4, largest.made_by
 
 
+@pytest.mark.slow
 def test_a_network_of_many_classes_is_vetted_in_memory_linear_in_them():
     task = sp.Task(small_network(), sp.cross_entropy, PICTURES)
     batch = sp.Batch(PICTURES.sample(16, rng=sp.rng(0)), torch.arange(16))

@@ -46,7 +46,7 @@ def audit(people=2, **options):
     return sp.audit_step(network(), nn.CrossEntropyLoss(), batch, **options)
 
 
-@pytest.mark.parametrize("seconds", [0.5, 2.0, 8.0])
+@pytest.mark.parametrize("seconds", [0.5, 2.0, pytest.param(8.0, marks=pytest.mark.slow)])
 def test_rehearsals_searches_and_controls_end_with_the_time_of_the_whole_call(clock, seconds):
     result = audit(seconds=seconds)
     assert clock.now <= seconds + LATE
@@ -82,6 +82,7 @@ def test_a_search_that_has_time_takes_all_its_steps(clock):
     assert "cut" not in record.effort
 
 
+@pytest.mark.slow
 def test_a_race_that_time_cut_short_is_not_taken_for_one_that_was_run(clock):
     seen = observe()
     whole = sp.auto(budget=600)

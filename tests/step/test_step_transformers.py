@@ -245,6 +245,7 @@ def test_small_parts_that_peft_trains_give_one_text_away(kind):
     assert result.outcomes[0].record.certificate["unique"] is True
 
 
+@pytest.mark.slow
 def test_biases_alone_give_one_text_away_with_padding_behind_it():
     model, batch = gpt2(), next_tokens((5,))
     for name, parameter in model.named_parameters():
