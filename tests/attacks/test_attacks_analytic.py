@@ -182,7 +182,10 @@ def unbiased(kind, domain, *, seed):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("mnist", "gelu"), *(("cifar10", kind) for kind in ("relu", "gelu", "biases above", "skip"))],
+    [
+        pytest.param("mnist", "gelu", marks=pytest.mark.slow),
+        *(("cifar10", kind) for kind in ("relu", "gelu", "biases above", "skip")),
+    ],
 )
 def test_without_a_bias_the_length_of_the_input_is_found(data_root, name, kind):
     data = sp.data.load(name)
@@ -202,7 +205,10 @@ SHARED = {
 }
 
 
-@pytest.mark.parametrize("shared", SHARED)
+@pytest.mark.parametrize(
+    "shared",
+    ["clipping", *(pytest.param(n, marks=pytest.mark.slow) for n in ("several steps", "momentum"))],
+)
 def test_what_scales_an_update_does_not_hide_the_length(photos, shared):
     domain = sp.data.load("photos").domain
     for kind in ("relu", "skip"):
@@ -242,7 +248,9 @@ HIDING = {
 
 
 @pytest.mark.parametrize("hidden", HIDING)
-@pytest.mark.parametrize("kind", ["relu", "skip", "layer norm"])
+@pytest.mark.parametrize(
+    "kind", ["relu", *(pytest.param(n, marks=pytest.mark.slow) for n in ("skip", "layer norm"))]
+)
 def test_behind_a_defense_no_length_is_claimed(photos, kind, hidden):
     for seed in range(2):
         task = unbiased(kind, sp.data.load("photos", pixels=8).domain, seed=seed)

@@ -239,9 +239,13 @@ def test_every_relative_link_leads_somewhere(document):
             assert anchor in anchors, link
 
 
+@pytest.fixture(scope="module")
+def shown():
+    return CliRunner().invoke(app, ["--help"]).output
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: str(d.relative_to(ROOT)))
-def test_every_command_a_document_names_is_in_the_help(document):
-    shown = CliRunner().invoke(app, ["--help"]).output
+def test_every_command_a_document_names_is_in_the_help(document, shown):
     written = document.read_text(encoding="utf-8")
     code = [
         *re.findall(r"`(seepage [^`\n]+)`", written),

@@ -223,7 +223,9 @@ class Squares(TorchDispatchMode):
 # Classes of two examples, so that the spread around a class mean is looked for as well.
 @pytest.mark.filterwarnings("ignore::seepage.attacks.feature_recovery.NotToldApartWarning")
 @pytest.mark.parametrize(
-    ("activation", "defense"), [("tanh", sp.chain()), ("relu", sp.Prune(0.5))], ids=str
+    ("activation", "defense"),
+    [("tanh", sp.chain()), pytest.param("relu", sp.Prune(0.5), marks=pytest.mark.slow)],
+    ids=str,
 )
 def test_no_matrix_is_as_large_as_the_square_of_what_a_narrow_layer_reads(activation, defense):
     domain = sp.domains.Image((1, 20, 20))

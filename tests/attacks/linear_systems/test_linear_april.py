@@ -62,7 +62,10 @@ def test_fewer_channels_than_patches_leave_the_smoothest_photograph(start):
     assert not guess.certificate.unique
 
 
-@pytest.mark.parametrize(("people", "config"), [(1, {}), (2, LARGE), (4, LARGE)])
+@pytest.mark.parametrize(
+    ("people", "config"),
+    [(1, {}), *(pytest.param(people, LARGE, marks=pytest.mark.slow) for people in (2, 4))],
+)
 def test_auto_and_a_step_find_it(people, config):
     batch = PHOTOS.batch(people)
     model = vit(**config).model
@@ -125,7 +128,9 @@ def test_clipping_does_not_hide_a_batch():
     assert float(sp.score(guess, batch)["psnr"].min()) > 50
 
 
-@pytest.mark.parametrize(("rank", "images"), [(1, 0), (2, 1), (4, 2)])
+@pytest.mark.parametrize(
+    ("rank", "images"), [(1, 0), (2, 1), pytest.param(4, 2, marks=pytest.mark.slow)]
+)
 def test_adapters_give_away_as_many_images_as_they_have_rows_for(rank, images):
     # Query, key and value have 3 rows a rank; an image has 4 patches, and the class its own place.
     network = vit(**LARGE, hidden_size=224)
@@ -175,6 +180,7 @@ def cifar_vit(images, **config):
     return hugging_face("vit", config=config, classes=images.classes, domain=images.domain)
 
 
+@pytest.mark.slow
 def test_a_batch_of_cifar_comes_back():
     images = cifar()
     batch = images.batch(4, start=10)

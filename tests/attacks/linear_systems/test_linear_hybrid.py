@@ -177,7 +177,7 @@ def test_noise_gives_a_finite_guess_and_an_honest_certificate():
 
 
 @pytest.mark.parametrize("constraint", ["hard", "soft"])
-@pytest.mark.parametrize("variant", ["cnn2-v2", "cnn3-v2"])
+@pytest.mark.parametrize("variant", ["cnn2-v2", pytest.param("cnn3-v2", marks=pytest.mark.slow)])
 def test_side_by_side_is_one_by_one(variant, constraint):
     task = sp.zoo.cnn(variant=variant, domain=shifted(16)).to(dtype=torch.float64)
     images = sp.data.load("photos", pixels=16)

@@ -104,7 +104,14 @@ def test_networks_that_leave_one_solution_give_the_photo_back(name):
 
 
 @pytest.mark.parametrize("name", DETERMINED)
-@pytest.mark.parametrize("defense", [None, sp.AddGaussian(1e-3), sp.Prune(0.5)], ids=str)
+@pytest.mark.parametrize(
+    "defense",
+    [
+        None,
+        *(pytest.param(d, marks=pytest.mark.slow) for d in (sp.AddGaussian(1e-3), sp.Prune(0.5))),
+    ],
+    ids=str,
+)
 def test_inverting_convolutions_only_makes_it_faster(name, defense, monkeypatch):
     task, batch = task_of(*DETERMINED[name], domain=TINY), photo(10)
     seen = observe(task, batch, defense=defense and sp.chain(defense))
