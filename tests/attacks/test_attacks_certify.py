@@ -605,7 +605,7 @@ def test_a_lone_direction_that_a_norm_loses_is_found(lost, body):
         assert lanczos_smallest(behind(lost, body, pixels=pixels, seed=seed)) == 0
 
 
-@pytest.mark.parametrize("body", ["dense", "convolutions"])
+@pytest.mark.parametrize("body", ["dense", pytest.param("convolutions", marks=pytest.mark.slow)])
 def test_where_nothing_is_lost_the_suspects_change_nothing(body):
     for pixels, seed in [(12, 0), (12, 1), (16, 2)]:
         jacobian = behind(None, body, pixels=pixels, seed=seed)

@@ -187,7 +187,9 @@ class Directions:
         (ExactHead(), 16, None),
         (Directions(), 16, None),
         (ExactHead(), 2, None),
-        (ExactHead(), 16, PriorNetwork(width=4, multipliers=(1, 1))),
+        pytest.param(
+            *(ExactHead(), 16, PriorNetwork(width=4, multipliers=(1, 1))), marks=pytest.mark.slow
+        ),
         (None, 16, PriorNetwork(width=4, multipliers=(1, 1))),
     ],
     ids=["distance", "cosine", "span", "prior", "no features"],

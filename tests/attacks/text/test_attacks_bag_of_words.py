@@ -165,9 +165,9 @@ def test_a_tied_output_layer_does_not_hide_what_was_read():
     assert guess.certificate.certain is None
 
 
-@pytest.mark.parametrize("width", [16, 64])
+@pytest.mark.parametrize("width", [16, pytest.param(64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["normal", "laplace"])
-@pytest.mark.parametrize("rate", [1e-2, 1e-3])
+@pytest.mark.parametrize("rate", [1e-2, pytest.param(1e-3, marks=pytest.mark.slow)])
 def test_absent_rows_are_named_at_the_stated_rate(kind, width, rate):
     mistakes, tested = 0, 0
     for seed in range(5):
