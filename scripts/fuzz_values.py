@@ -25,6 +25,7 @@ import seepage as sp
 from seepage.audit import SpecSource, build_spec, save_evidence
 from seepage.audit.spec_text import write_toml
 from seepage.cli import main as run_command
+from seepage.cli.commands import Report
 from seepage.cli.report_command import write_report
 from seepage.core.errors import InvalidValue
 from seepage.core.whole_file import checksum
@@ -226,7 +227,7 @@ def list_value_readers(place: Path) -> dict[str, tuple[Callable[[Path], object],
         console = Console(file=io.StringIO(), width=100)
         with contextlib.redirect_stdout(io.StringIO()):
             form = random.Random(text).choice(_FORMS)
-            write_report([audit], form=form, out=None, utility=None, console=console)
+            write_report(Report(directories=(audit,), form=form), console)
             write_dossier_of(audit)
 
     def write_dossier_of(*paths: Path, against: Path | None = None) -> Plain:

@@ -35,7 +35,7 @@ import seepage as sp
 from benchmarks.provenance import RESULTS, save
 from benchmarks.width_chart import chart, slopes
 from seepage.attacks.feature_recovery import ExactFeatures, Features, TensorFeatures
-from seepage.cli.run_audit import pick_device
+from seepage.audit.run_spec import pick_device
 from seepage.core import LocalComputation, Protection
 from seepage.core.checkpoint import checkpointing
 from seepage.utility import Training, Utility, train

@@ -22,10 +22,12 @@ from rich.console import Console
 
 from benchmarks.provenance import save
 from benchmarks.results_page import FOLDER, PICTURES, pages
-from seepage.cli.run_audit import pick_device
+from seepage.audit.run_spec import pick_device
+from seepage.cli.commands import Shown
 from seepage.signals import raise_on_signals
+from seepage_papers.command import Reproduce
 from seepage_papers.reading import names
-from seepage_papers.reproduce import SPEC, Wish, reproduce, what_is_done
+from seepage_papers.reproduce import SPEC, reproduce, what_is_done
 from seepage_papers.table import SCALES
 
 
@@ -43,19 +45,15 @@ def record(
     with tempfile.TemporaryDirectory() as folder:
         out = (keep or Path(folder)) / f"{name}-{scale}"
         began = time.perf_counter(), time.process_time()
-        wish = Wish(
+        wish = Reproduce(
             name=name,
             scale=scale,
             out=out,
             device=device,
-            workers=None,
             resume=keep is not None,
-            overwrite=False,
-            dry_run=False,
-            plain=True,
-            quiet=False,
-            rows=rows,
-            columns=columns,
+            shown=Shown(plain=True),
+            row=rows,
+            column=columns,
             values=values or {},
         )
         stopped = False

@@ -3,7 +3,6 @@
 import json
 import sys
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,13 +14,14 @@ import seepage as sp
 from seepage.audit import load_audit
 from seepage.audit.results import Level
 from seepage.cli import app
-from seepage.cli.audit_command import audit
+from seepage.cli.commands import Audit, Shown
+from seepage.cli.parser import describe_options
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage_papers import leaderboard as module
 from seepage_papers.board import BOARD, SMOKE, Board, find_sizes, list_lines, parse_links
 from seepage_papers.board_chart import draw_board
-from seepage_papers.leaderboard import LeaderboardRequest, make_leaderboard
-from seepage_papers.leaderboard_command import leaderboard
+from seepage_papers.leaderboard import make_leaderboard
+from seepage_papers.leaderboard_command import Leaderboard
 from seepage_papers.standing import Standing, Status, Tally, judge
 from seepage_papers.standings import Standings
 
@@ -30,9 +30,13 @@ PRUNED = '[{ name = "Prune", ratio = 0.95 }]'
 
 
 def make(out, **options):
-    given = {"board": TINY, "only": ("Prune 0.9",), "device": "cpu", "plain": True, **options}
+    board, dry_run = options.pop("board", TINY), options.pop("dry_run", False)
+    shown = Shown(plain=True, dry_run=dry_run)
+    asked = Leaderboard(
+        out=out, **{"only": ("Prune 0.9",), "device": "cpu", "shown": shown, **options}
+    )
     with Path(out.parent / "shown.txt").open("w") as file:
-        code = make_leaderboard(LeaderboardRequest(out=out, **given), Console(file=file, width=200))
+        code = make_leaderboard(asked, Console(file=file, width=200), board=board)
     return code, (out.parent / "shown.txt").read_text()
 
 
@@ -89,7 +93,7 @@ def test_a_line_is_added_to_what_is_there_and_stays(made, tmp_path, monkeypatch)
     )
     # Twice the same is one line.
     code, shown = make(
-        out, only=("Prune 0.95", "Prune 0.9"), added=(PRUNED, PRUNED[1:-1]), resume=True
+        out, only=("Prune 0.95", "Prune 0.9"), add=(PRUNED, PRUNED[1:-1]), resume=True
     )
     assert code == 0
     assert asked == ["Prune 0.95"], "the other rows were kept"
@@ -237,7 +241,7 @@ def test_only_decided_lines_are_drawn_full_and_joined():
 def test_a_bad_line_is_one_sentence(text, said, tmp_path):
     board = replace(TINY, people=2, batch_sizes=(1, 2))
     with pytest.raises(InvalidValue) as found:
-        make(tmp_path / "out", board=board, only=(), added=(text,))
+        make(tmp_path / "out", board=board, only=(), add=(text,))
     assert said in str(found.value)
     assert not (tmp_path / "out").exists()
 
@@ -278,9 +282,7 @@ def test_every_line_fits_the_board_but_mixup_alone(data_root, monkeypatch):
 def test_the_command_has_the_options_of_an_audit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    theirs, ours = (
-        signature(command, eval_str=True).parameters for command in (audit, leaderboard)
-    )
+    theirs, ours = describe_options(Audit), describe_options(Leaderboard)
     for name in ("device", "workers", "resume", "overwrite", "dry_run", "plain", "quiet"):
         assert theirs[name] == ours[name]
     asked = ["--smoke", "--dry-run", "--only", "Sign", "--device", "cpu", "--steps", "30"]

@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from seepage.cli import app, main
-from seepage.cli.audit_command import audit
+from seepage.cli.commands import Audit
+from seepage.cli.parser import describe_options
 from seepage.report.contact_sheet import GAP, LEFT, LINE, MARGIN
 from seepage_papers import pictures, reading
-from seepage_papers.command import reproduce as the_command
+from seepage_papers.command import Reproduce
 from seepage_papers.pictures import TILE
 from seepage_papers.reading import names
 from seepage_papers.table import PAPERS
@@ -72,9 +72,7 @@ def reproduce(*arguments):
 
 
 def test_an_option_that_an_audit_has_too_is_the_same():
-    theirs, ours = (
-        signature(command, eval_str=True).parameters for command in (audit, the_command)
-    )
+    theirs, ours = describe_options(Audit), describe_options(Reproduce)
     shared = theirs.keys() & ours.keys()
     assert shared == {
         *("out", "device", "workers", "resume", "overwrite", "dry_run", "plain", "quiet")

@@ -219,22 +219,10 @@ def test_purge_needs_no_key(place, monkeypatch):
 
 
 def test_the_hint_names_the_key(place):
-    from seepage.cli.run_audit import AuditRequest
+    from seepage.cli.commands import Audit
 
-    given = dict.fromkeys(
-        ("resume", "retry_failed", "overwrite", "dry_run", "plain", "quiet"), False
-    )
-    asked = AuditRequest(
-        spec=None,
-        out=place,
-        device="auto",
-        executor="local",
-        workers=None,
-        gates=(),
-        **given,
-        encrypt_key=Path("a key"),
-    )
-    assert asked.resuming()[-3:-1] == ["--encrypt-key", "a key"]
+    words = Audit(out=place, encrypt_key=Path("a key")).resuming()
+    assert words[-2:] == ["--encrypt-key", "a key"]
 
 
 @pytest.mark.parametrize(

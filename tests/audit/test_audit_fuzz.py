@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 import seepage as sp
+from seepage.cli.commands import Report
 from seepage.cli.report_command import write_report
 from seepage.core.errors import SeepageError
 from seepage.core.whole_file import checksum
@@ -49,7 +50,7 @@ def read(out, *forms):
     try:
         for form in forms or ("markdown", "csv", "json", "html"):
             shown = Console(file=io.StringIO(), width=100)
-            write_report([out], form=form, out=None, utility=None, console=shown)
+            write_report(Report(directories=(out,), form=form), shown)
     except SeepageError as error:
         return "\n" in str(error) and pytest.fail(str(error))
     return True

@@ -20,6 +20,7 @@ from seepage.audit.database import TEMPORARY
 from seepage.audit.folder import DirectoryLock
 from seepage.audit.verify import find_damage, purge
 from seepage.cli import app
+from seepage.cli.commands import Report
 from seepage.cli.report_command import write_report
 from seepage.core.checkpoint import Checkpoints
 from seepage.core.construct import Component
@@ -93,7 +94,7 @@ def overwrite(folder):
 def report(folder):
     shown = Console(file=io.StringIO())
     for form in ("html", "markdown", "csv", "json"):
-        write_report([folder], form=form, out=None, utility=None, console=shown)
+        write_report(Report(directories=(folder,), form=form), shown)
     return shown.file.getvalue()
 
 

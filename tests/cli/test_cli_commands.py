@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass
-from inspect import signature
+from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
@@ -19,8 +19,8 @@ from seepage.audit import load_audit
 from seepage.audit import spec_entries as entries
 from seepage.bounds import BOUNDS
 from seepage.bounds.risk import RISKS
-from seepage.cli import app, audit_command, commands, main
-from seepage.cli.options import Kind
+from seepage.cli import app, commands, main
+from seepage.cli.parser import describe_options
 from seepage.clients import LOCALS
 from seepage.defenses import DEFENSES
 from seepage.rehearsal import ALL_ATTACKS
@@ -72,8 +72,8 @@ def test_the_version_is_printed():
 
 def test_an_option_of_several_commands_is_the_same_in_all():
     audited, inspected, vetted = (
-        signature(command, eval_str=True).parameters["option"]
-        for command in (audit_command.audit, commands.inspect, commands.vet)
+        describe_options(command)["option"]
+        for command in (commands.Audit, commands.Inspect, commands.Vet)
     )
     assert audited == inspected == vetted
 
@@ -96,7 +96,7 @@ CATALOGUES = {
 }
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", get_args(commands.Kind))
 def test_each_catalogue_lists_every_name_with_a_line_about_it(kind, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     result = CliRunner().invoke(app, ["list", kind])

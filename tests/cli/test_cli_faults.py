@@ -17,12 +17,11 @@ from torch import nn
 from typer.testing import CliRunner
 
 import seepage as sp
-from seepage.audit import Pool, SpecSource, build_spec, load_audit
+from seepage.audit import Pool, RunOptions, SpecSource, build_spec, load_audit
 from seepage.audit.captured_data import read_capture
-from seepage.audit.choices import Gate
 from seepage.cli import app
-from seepage.cli.options import _SafeConsole
-from seepage.cli.run_audit import AuditRequest
+from seepage.cli.commands import Audit, Shown
+from seepage.cli.console import _SafeConsole
 from seepage.core.errors import InvalidValue
 from seepage.report import as_csv
 
@@ -230,30 +229,26 @@ def test_a_signal_while_the_program_is_loaded_is_one_sentence(module, number):
     assert ended.stderr == f"\nseepage: interrupted by {number.name}; nothing was lost\n"
 
 
-def request(**changes):
-    plain = dict.fromkeys(
-        ("resume", "retry_failed", "overwrite", "dry_run", "plain", "quiet"), False
-    )
-    parts = {"out": Path("out"), "device": "auto", "executor": "local", "workers": None}
-    return AuditRequest(**{"spec": None, "gates": (), **plain, **parts, **changes})
-
-
 def test_the_command_that_goes_on_is_quoted_and_keeps_the_options():
-    assert shlex.join(request().resuming()) == "seepage audit --out out --resume"
-    words = request(
-        spec=Path("my spec; rm -rf.toml"),
-        out=Path("$(out)"),
+    assert shlex.join(Audit().resuming()) == "seepage audit --resume"
+    settings = RunOptions(
         device="cpu",
         workers=2,
-        gates=(Gate("psnr", 20.0), Gate("identified", 0.0)),
+        gates=("psnr=20", "identified=0"),
         timeout=2.5,
         keep_private=False,
-        quiet=True,
+        overwrite=True,
+    )
+    words = Audit(
+        spec=Path("my spec; rm -rf.toml"),
+        out=Path("$(out)"),
+        settings=settings,
+        shown=Shown(quiet=True),
     ).resuming()
     assert shlex.split(shlex.join(words)) == words
     assert shlex.join(words) == (
         "seepage audit 'my spec; rm -rf.toml' --out '$(out)' --device cpu --workers 2 --timeout "
-        "2.5 --fail-above psnr=20 --fail-above identified=0 --quiet --no-truth --resume"
+        "2.5 --fail-above psnr=20 --fail-above identified=0 --resume --no-truth --quiet"
     )
 
 

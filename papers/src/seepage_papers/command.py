@@ -2,81 +2,52 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-import typer
-
-from seepage.cli.options import (
-    Device,
-    DeviceOption,
-    DryRun,
-    Overwrite,
-    Plain,
-    Quiet,
-    Resume,
-    Workers,
-    make_console,
-)
+from seepage.cli.commands import Shown
+from seepage.cli.parser import make_command
+from seepage.options import Device, Option, Overwrite, Resume, Workers, refuse
 
 
-class Scale(StrEnum):
-    """How large."""
-
-    smoke = "smoke"
-    small = "small"
-    paper = "paper"
-
-
-def reproduce(
-    name: Annotated[
-        str | None, typer.Argument(help="A table or figure, such as 003-table1.")
-    ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="List all, with what they cost.")] = False,
-    scale: Annotated[
-        Scale, typer.Option(help="smoke: minutes on a CPU; small: on one GPU; paper: in full.")
-    ] = Scale.smoke,
-    out: Annotated[
-        Path | None, typer.Option(help="Output directory; NAME-SCALE if not given.")
-    ] = None,
-    row: Annotated[
-        list[str] | None, typer.Option(help="Make only the row of this label; may be repeated.")
-    ] = None,
-    column: Annotated[
-        list[str] | None, typer.Option(help="Make only the column of this label; may be repeated.")
-    ] = None,
-    device: DeviceOption = Device.auto,
-    workers: Workers = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    dry_run: DryRun = False,
-    plain: Plain = False,
-    quiet: Quiet = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Reproduce:
     """Reproduce a table or figure of a paper: its numbers, ours, and why they differ.
 
     Exit codes: 0 done, 1 a number is missing because its cases failed, 2 bad usage.
     """
-    # Only here: `seepage --help` shows this command, and should not wait for what it needs to run.
-    from seepage_papers.reproduce import Wish, list_tables
-    from seepage_papers.reproduce import reproduce as run_reproduction
 
-    if listed or name is None:
-        list_tables(make_console())
-        return
-    wish = Wish(
-        name=name,
-        scale=scale.value,
-        out=out or Path(f"{name}-{scale.value}"),
-        device=device.value,
-        workers=workers,
-        resume=resume,
-        overwrite=overwrite,
-        dry_run=dry_run,
-        plain=plain,
-        quiet=quiet,
-        rows=tuple(row or ()),
-        columns=tuple(column or ()),
-    )
-    raise typer.Exit(run_reproduction(wish, make_console()))
+    name: Annotated[str, Option("A table or figure, such as 003-table1.", is_argument=True)] = ""
+    listed: Annotated[bool, Option("List all, with what they cost.", flags="--list")] = False
+    scale: Annotated[
+        Literal["smoke", "small", "paper"],
+        Option("smoke: minutes on a CPU; small: on one GPU; paper: in full."),
+    ] = "smoke"
+    out: Annotated[Path | None, Option("Output directory; NAME-SCALE if not given.")] = None
+    row: Annotated[
+        tuple[str, ...], Option("Make only the row of this label; may be repeated.")
+    ] = ()
+    column: Annotated[
+        tuple[str, ...], Option("Make only the column of this label; may be repeated.")
+    ] = ()
+    device: Device = "auto"
+    workers: Workers = None
+    resume: Resume = False
+    overwrite: Overwrite = False
+    shown: Shown = field(default_factory=Shown)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse options that contradict each other."""
+        if self.resume and self.overwrite:
+            refuse("expected --resume or --overwrite, got both; choose one")
+
+    @property
+    def folder(self) -> Path:
+        """Where the results go."""
+        return self.out or Path(f"{self.name}-{self.scale}")
+
+
+reproduce = make_command(Reproduce, "seepage_papers.reproduce:reproduce")

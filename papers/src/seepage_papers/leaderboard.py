@@ -6,24 +6,28 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 import seepage as sp
-from seepage.audit import Spec, load_audit
+from seepage.audit import AuditResult, Spec, load_audit
 from seepage.audit.database import DATABASE
 from seepage.audit.run_spec import pick_device
 from seepage.audit.words import count_noun, write_duration
-from seepage.cli.report_command import print_line, write
-from seepage.cli.run_audit import CASE_FAILED, DONE, AuditRequest, perform
+from seepage.cli.console import print_line
+from seepage.cli.report_command import write
+from seepage.cli.run_audit import CASE_FAILED, DONE, perform
 from seepage.core.errors import Diverged, InvalidValue, UnreadableFile
 from seepage.data import Dataset
+from seepage.options import RunOptions
 from seepage.report import as_json
 from seepage.utility import OneCycle, Training, train
 from seepage_papers.board import (
+    BOARD,
+    SMOKE,
     Board,
     Line,
     choose_lines,
@@ -32,6 +36,7 @@ from seepage_papers.board import (
     write_spec,
 )
 from seepage_papers.board_chart import draw_board
+from seepage_papers.leaderboard_command import Leaderboard
 from seepage_papers.reproduce import make_folder, preparing
 from seepage_papers.standing import judge
 from seepage_papers.standings import Standings
@@ -43,38 +48,14 @@ _TIMED = 10
 Trained = dict[str, dict[str, Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LeaderboardRequest:
-    """The options of `seepage leaderboard`."""
-
-    board: Board
-    out: Path
-    added: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
-    points: float = 1.0
-    device: str = "auto"
-    workers: int | None = None
-    resume: bool = False
-    overwrite: bool = False
-    dry_run: bool = False
-    plain: bool = False
-    quiet: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse options that contradict each other."""
-        if self.resume and self.overwrite:
-            raise InvalidValue("expected --resume or --overwrite, got both; choose one")
-        if not self.points >= 0:
-            raise InvalidValue(f"expected --points >= 0, got {self.points!r}")
-
-
-def make_leaderboard(request: LeaderboardRequest, console: Console) -> int:
+def make_leaderboard(request: Leaderboard, console: Console, *, board: Board | None = None) -> int:
     """Train and attack behind every defense that has no result yet, and show the board."""
-    board, out = request.board, request.out
+    board = _choose_board(request) if board is None else board
+    out = request.out
     device = pick_device(request.device)
-    trained = _read_trained(request)
+    trained = _read_trained(request, board)
     # Lines that were added before stay on the board.
-    added = [*(text for text in trained if text != "[]"), *request.added]
+    added = [*(text for text in trained if text != "[]"), *request.add]
     every = list_lines(added, size=board.batch_size)
     lines = choose_lines(every, request.only)
     people = board.load_people()
@@ -82,24 +63,24 @@ def make_leaderboard(request: LeaderboardRequest, console: Console) -> int:
     known = [line for line in every if line in lines or line.text in trained]
     reasons = find_sizes(board, known, people, task)
     spec = write_spec(board, {line: reasons[line] for line in lines}, device=device)
-    if request.dry_run:
+    if request.shown.dry_run:
         trainings = sum(line.text not in trained for line in lines) * len(board.rates)
-        _show_plan(request, spec, trainings, _label_defenses(board, lines), console)
-        print_line(console, _estimate(request, spec, trainings, task, people))
+        _show_plan(request, board, spec, trainings, _label_defenses(board, lines), console)
+        print_line(console, _estimate(request, board, spec, trainings, task, people))
         return DONE
     make_folder(out)
-    shown = Console(quiet=True) if request.quiet else console
+    shown = Console(quiet=True) if request.shown.quiet else console
 
     def keep(line: Line, row: dict[str, Any]) -> None:
         trained[line.text] = row
         write(out / UTILITY, as_json({"setting": board.plain(), "rows": trained}))
 
-    with preparing(shown, plain=request.plain) as announce:
+    with preparing(shown, plain=request.shown.plain) as announce:
         for number, line in enumerate(lines, 1):
             if line.text not in trained:
                 announce(f"[{number}/{len(lines)}] training behind {line.label}")
                 keep(line, measure_utility(board, line, task.to(device=device), people))
-    found = perform(_audit_request(request, spec), spec, shown)
+    found = _run_audit(request, spec, shown)
     # Whoever asks for some lines sees those of an earlier run beside them, if they are whole.
     places = [
         place
@@ -111,6 +92,12 @@ def make_leaderboard(request: LeaderboardRequest, console: Console) -> int:
     every_record = (*found.records, *found.controls)
     failed = any(record.failed for record in every_record if record.case in asked)
     return CASE_FAILED if failed else DONE
+
+
+def _choose_board(request: Leaderboard) -> Board:
+    base = SMOKE if request.smoke else BOARD
+    steps = base.steps if request.steps is None else request.steps
+    return replace(base, effort=request.effort, steps=steps)
 
 
 def measure_utility(board: Board, line: Line, task: sp.Task, people: Dataset) -> dict[str, Any]:
@@ -149,11 +136,11 @@ def measure_utility(board: Board, line: Line, task: sp.Task, people: Dataset) ->
     }
 
 
-def _read_trained(request: LeaderboardRequest) -> Trained:
+def _read_trained(request: Leaderboard, board: Board) -> Trained:
     """The trainings that are done, if there is a board of the same setting to go on with."""
     out, path = request.out, request.out / UTILITY
     begun = path.is_file() or (out / AUDIT / DATABASE).is_file()
-    if begun and not (request.resume or request.overwrite or request.dry_run):
+    if begun and not (request.resume or request.overwrite or request.shown.dry_run):
         raise InvalidValue(
             f"{str(out)!r} already holds a leaderboard; --resume it, --overwrite it, or choose "
             "another --out"
@@ -167,7 +154,7 @@ def _read_trained(request: LeaderboardRequest) -> Trained:
         raise UnreadableFile(
             f"{str(path)!r} cannot be read ({error}); delete it to train again"
         ) from error
-    now = request.board.plain()
+    now = board.plain()
     changed = [name for name in now if setting.get(name) != now[name]]
     if changed:
         told = ", ".join(f"{n} was {setting.get(n)!r} and is now {now[n]!r}" for n in changed)
@@ -177,18 +164,17 @@ def _read_trained(request: LeaderboardRequest) -> Trained:
     return rows
 
 
-def _audit_request(request: LeaderboardRequest, spec: Spec) -> AuditRequest:
-    return AuditRequest(
+def _run_audit(request: Leaderboard, spec: Spec, console: Console) -> AuditResult:
+    settings = RunOptions(
         out=request.out / AUDIT,
         device=spec.source.device,
         workers=request.workers,
         resume=request.resume,
         overwrite=request.overwrite,
-        plain=request.plain,
-        quiet=request.quiet,
-        command=f"seepage leaderboard --out {request.out} --resume, with the same options",
         extend=True,
     )
+    again = f"seepage leaderboard --out {request.out} --resume, with the same options"
+    return perform(settings, spec, console, request.shown, again=again)
 
 
 def _write(standings: Standings, out: Path, console: Console) -> None:
@@ -206,7 +192,7 @@ def _write(standings: Standings, out: Path, console: Console) -> None:
 Kind = tuple[str, int]
 
 
-def _count_missing(request: LeaderboardRequest, spec: Spec) -> Counter[Kind]:
+def _count_missing(request: Leaderboard, spec: Spec) -> Counter[Kind]:
     """How many cases have no result yet, by defense and batch size."""
     audit, done = request.out / AUDIT, set[str]()
     if request.resume and (audit / DATABASE).is_file():
@@ -216,9 +202,9 @@ def _count_missing(request: LeaderboardRequest, spec: Spec) -> Counter[Kind]:
     return Counter((repr(case.client.defense), len(case.target.people)) for case in missing)
 
 
-def _count_steps(request: LeaderboardRequest, kinds: Mapping[Kind, int]) -> dict[Kind, int]:
+def _count_steps(board: Board, kinds: Mapping[Kind, int]) -> dict[Kind, int]:
     """Steps of their searches: half for each update, and half for a rehearsal of each kind."""
-    half = request.board.attack_steps // 2
+    half = board.attack_steps // 2
     return {kind: half * (count + 1) for kind, count in kinds.items()}
 
 
@@ -230,7 +216,8 @@ def _label_defenses(board: Board, lines: Sequence[Line]) -> dict[Kind, str]:
 
 
 def _show_plan(
-    request: LeaderboardRequest,
+    request: Leaderboard,
+    board: Board,
     spec: Spec,
     trainings: int,
     labels: Mapping[Kind, str],
@@ -238,7 +225,7 @@ def _show_plan(
 ) -> None:
     """Tell how much there is to do for every line."""
     kinds = _count_missing(request, spec)
-    steps = _count_steps(request, kinds)
+    steps = _count_steps(board, kinds)
     for label in dict.fromkeys(labels[kind] for kind in kinds):
         own = [kind for kind in kinds if labels[kind] == label]
         cases, taken = sum(kinds[kind] for kind in own), sum(steps[kind] for kind in own)
@@ -247,17 +234,21 @@ def _show_plan(
     print_line(
         console,
         f"{count_noun(trainings, 'training')} of "
-        f"{count_noun(request.board.training_steps, 'step')}, {count_noun(kinds.total(), 'case')} "
+        f"{count_noun(board.training_steps, 'step')}, {count_noun(kinds.total(), 'case')} "
         f"with {count_noun(sum(steps.values()), 'step')} of searches",
     )
 
 
 def _estimate(
-    request: LeaderboardRequest, spec: Spec, trainings: int, task: sp.Task, people: Dataset
+    request: Leaderboard,
+    board: Board,
+    spec: Spec,
+    trainings: int,
+    task: sp.Task,
+    people: Dataset,
 ) -> str:
     """Say how long that takes here."""
-    board = request.board
-    steps = _count_steps(request, _count_missing(request, spec))
+    steps = _count_steps(board, _count_missing(request, spec))
     training = trainings * board.training_steps * _time_training(board, task, people)
     searches = 0.0
     for size in board.batch_sizes:

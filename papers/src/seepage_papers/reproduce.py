@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -15,10 +14,12 @@ from rich.text import Text
 from seepage.audit import Spec, SpecSource, build_spec, load_audit
 from seepage.audit.run_spec import pick_device
 from seepage.cli.report_command import write
-from seepage.cli.run_audit import CASE_FAILED, DONE, AuditRequest, perform, show_plan
-from seepage.core.errors import InvalidValue, UnreadableFile
+from seepage.cli.run_audit import CASE_FAILED, DONE, perform, show_plan
+from seepage.core.errors import UnreadableFile
 from seepage.core.progress import listen
+from seepage.options import RunOptions
 from seepage.report import as_json
+from seepage_papers.command import Reproduce
 from seepage_papers.cost import cost
 from seepage_papers.figure import page
 from seepage_papers.pictures import save_pictures
@@ -27,36 +28,10 @@ from seepage_papers.reading import load_table, names
 from seepage_papers.reproduction import Reproduction
 from seepage_papers.run import Announce, reproduction, source
 from seepage_papers.sources import Audited
-from seepage_papers.substitute import Plain
 from seepage_papers.table import SCALES, PaperTable
 
 AUDIT, SPEC, PICTURES = "audit", "spec.toml", "pictures.png"
 _SECONDS_PER_LINE = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wish:
-    """The options of `seepage reproduce`."""
-
-    name: str
-    scale: str
-    out: Path
-    device: str
-    workers: int | None
-    resume: bool
-    overwrite: bool
-    dry_run: bool
-    plain: bool
-    quiet: bool
-    rows: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-    values: Plain = field(default_factory=dict)
-
-    @property
-    def table(self) -> PaperTable:
-        """What is to be made."""
-        table = load_table(self.name).with_values(self.scale, self.values)
-        return table.only(self.rows, self.scale, columns=self.columns)
 
 
 def list_tables(console: Console) -> None:
@@ -83,46 +58,50 @@ def list_tables(console: Console) -> None:
     console.print(table)
 
 
-def reproduce(wish: Wish, console: Console) -> int:
-    """Prepare, audit, and put what was found beside what was published."""
-    if wish.resume and wish.overwrite:
-        raise InvalidValue("expected --resume or --overwrite, got both; choose one")
-    table = wish.table
+def reproduce(wish: Reproduce, console: Console) -> int:
+    """Prepare, audit, and put what was found beside what was published; or list every table."""
+    if wish.listed or not wish.name:
+        list_tables(console)
+        return DONE
+    table = _choose_table(wish)
     place = Place(device=pick_device(wish.device))
-    shown = Console(quiet=True) if wish.quiet else console
-    with preparing(shown, plain=wish.plain) as announce:
-        made = source(table, wish.scale, place=None if wish.dry_run else place, announce=announce)
+    shown = Console(quiet=True) if wish.shown.quiet else console
+    with preparing(shown, plain=wish.shown.plain) as announce:
+        made = source(
+            table, wish.scale, place=None if wish.shown.dry_run else place, announce=announce
+        )
     spec = None if made is None else build_spec(made)
-    if wish.dry_run:
+    if wish.shown.dry_run:
         return _show_plan(wish, table, spec, console)
-    make_folder(wish.out)
+    make_folder(wish.folder)
     found = None
     if spec is not None:
-        write(wish.out / SPEC, spec.source.text)
-        found = perform(_request(wish, spec), spec, console)
-    with preparing(shown, plain=wish.plain) as announce:
+        write(wish.folder / SPEC, spec.source.text)
+        again = f"seepage reproduce {wish.name} --scale {wish.scale} --out {wish.folder} --resume"
+        found = perform(_settings(wish, spec), spec, console, wish.shown, again=again)
+    with preparing(shown, plain=wish.shown.plain) as announce:
         result = reproduction(
             table, wish.scale, spec=spec, found=found, place=place, announce=announce
         )
     pictured = found is not None and spec is not None and _draw(table, wish, Audited(found, spec))
-    _keep(result, wish.out, console, pictured=pictured)
+    _keep(result, wish.folder, console, pictured=pictured)
     return DONE if result.complete else CASE_FAILED
 
 
-def what_is_done(wish: Wish, console: Console) -> int:
+def what_is_done(wish: Reproduce, console: Console) -> int:
     """Make the table of an audit that was interrupted, from the cells that are done."""
-    table = wish.table
-    spec = build_spec(SpecSource.read(wish.out / SPEC, device=pick_device(wish.device)))
-    found = load_audit(wish.out / AUDIT)
+    table = _choose_table(wish)
+    spec = build_spec(SpecSource.read(wish.folder / SPEC, device=pick_device(wish.device)))
+    found = load_audit(wish.folder / AUDIT)
     place = Place(device=spec.source.device)
     result = reproduction(table, wish.scale, spec=spec, found=found, place=place)
-    _keep(result, wish.out, console, pictured=_draw(table, wish, Audited(found, spec)))
+    _keep(result, wish.folder, console, pictured=_draw(table, wish, Audited(found, spec)))
     return DONE if result.complete else CASE_FAILED
 
 
-def _show_plan(wish: Wish, table: PaperTable, spec: Spec | None, console: Console) -> int:
+def _show_plan(wish: Reproduce, table: PaperTable, spec: Spec | None, console: Console) -> int:
     if spec is not None:
-        return show_plan(_request(wish, spec), spec, console)
+        return show_plan(_settings(wish, spec), spec, console)
     todo = cost(table, wish.scale)
     console.print(f"{table.name} ({wish.scale}): {todo}; it needs no audit", highlight=False)
     return DONE
@@ -138,8 +117,8 @@ def make_folder(folder: Path) -> None:
         ) from error
 
 
-def _draw(table: PaperTable, wish: Wish, audited: Audited) -> bool:
-    path = wish.out / PICTURES
+def _draw(table: PaperTable, wish: Reproduce, audited: Audited) -> bool:
+    path = wish.folder / PICTURES
     try:
         return save_pictures(table, wish.scale, audited, path)
     except OSError as error:
@@ -161,18 +140,19 @@ def _keep(result: Reproduction, out: Path, console: Console, *, pictured: bool) 
     console.print(written, markup=False, highlight=False, soft_wrap=True)
 
 
-def _request(wish: Wish, spec: Spec) -> AuditRequest:
-    return AuditRequest(
-        spec=wish.out / SPEC,
-        out=wish.out / AUDIT,
+def _choose_table(wish: Reproduce) -> PaperTable:
+    """What is to be made."""
+    table = load_table(wish.name).with_values(wish.scale, wish.values)
+    return table.only(wish.row, wish.scale, columns=wish.column)
+
+
+def _settings(wish: Reproduce, spec: Spec) -> RunOptions:
+    return RunOptions(
+        out=wish.folder / AUDIT,
         device=spec.source.device,
         workers=wish.workers,
         resume=wish.resume,
         overwrite=wish.overwrite,
-        dry_run=wish.dry_run,
-        plain=wish.plain,
-        quiet=wish.quiet,
-        command=f"seepage reproduce {wish.name} --scale {wish.scale} --out {wish.out} --resume",
     )
 
 

@@ -22,12 +22,13 @@ from seepage.audit.grid import Audit, estimate
 from seepage.audit.record import Ceiling, Outcome, Record
 from seepage.audit.results import Level, Result, Results
 from seepage.audit.run_case import AnyCase, Executor, run_case, serial, side_by_side
-from seepage.audit.run_spec import ProgressListener, environment, find_breaches, run
+from seepage.audit.run_spec import environment, find_breaches, run
 from seepage.audit.spec import Part, Spec, build_spec, load_spec
 from seepage.audit.spec_text import QUICKSTART, SpecSource
 from seepage.audit.store import AuditStore
 from seepage.audit.targets import Target, select_targets
 from seepage.audit.workers import Pool, RayCluster
+from seepage.options import ProgressListener, RunOptions
 
 __all__ = [
     "QUICKSTART",
@@ -54,6 +55,7 @@ __all__ = [
     "Record",
     "Result",
     "Results",
+    "RunOptions",
     "Spec",
     "SpecSource",
     "Target",

@@ -7,12 +7,10 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Protocol
 
 import torch
 
@@ -30,80 +28,16 @@ from seepage.audit.workers import TRIES, Pool, RayCluster
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import DataNotFound, InvalidValue
 from seepage.core.whole_file import read_plain
+from seepage.options import ProgressListener, RunOptions, called_with
 from seepage.scoring.scores import JUDGED
 
 
-class ProgressListener(Protocol):
-    """Called while an audit runs. Subclass it and override what should be shown."""
-
-    def begin(
-        self, *, total: int, done: Sequence[Record], mended: Sequence[Path]
-    ) -> AbstractContextManager[object]:
-        """Begin with some of `total` cases done; the result is entered while cases run."""
-        return nullcontext()
-
-    def started(self, case: AnyCase) -> None:
-        """Called when a case begins."""
-        return
-
-    def finished(self, record: Record) -> None:
-        """Called when a case has its result."""
-        return
-
-    def failed(self, record: Record, shown: str) -> None:
-        """Called with what the error of somebody else's code says, which is not stored."""
-        return
-
-
-class _Silent(ProgressListener):
-    """A listener that shows nothing."""
-
-
-def run(
-    spec_or_cases: Path | str | Spec | Mapping[str, Any] | Sequence[AnyCase] | None = None,
-    out: Path | str | None = None,
-    *,
-    executor: Literal["local", "ray"] | Executor = "local",
-    workers: int | None = None,
-    device: str = "auto",
-    resume: bool = False,
-    retry_failed: bool = False,
-    extend: bool = False,
-    overwrite: bool = False,
-    gates: Sequence[Gate | str] = (),
-    progress: ProgressListener | None = None,
-    title: str = "",
-    notes: str = "",
-    timeout: float | None = None,
-    keep_private: bool = True,
-    trust: bool = False,
-) -> AuditResult:
+@called_with(RunOptions)
+def run(options: RunOptions) -> AuditResult:
     """Run every case that has no result yet, and return all results.
 
-    This is what `seepage audit` does, without the pages: `seepage report DIR` writes them.
-
-    Args:
-        spec_or_cases: A TOML file, a `Spec`, a mapping of the same form, or cases; None takes the
-            spec of the audit in `out` if `resume`, else the bundled quickstart.
-        out: Directory for records and tensors; None takes a temporary one, which is removed when
-            the result is no longer used.
-        executor: "local", "ray", or a function that runs cases and yields outcomes.
-        workers: Number of processes; None takes one, or all of a Ray cluster.
-        device: "auto", "cpu" or "cuda"; ignored for a `Spec` and for cases.
-        resume: Skip cases that already have a result in `out`.
-        retry_failed: With `resume`, run failed cases again.
-        extend: With `resume`, add cases that the audit in `out` was not begun with; its others
-            stay as they are.
-        overwrite: Replace the audit in `out`.
-        gates: How much may leak, e.g. "psnr=20"; a gate that can never trip is refused at once.
-            `find_breaches` then tells who leaked.
-        progress: Called while the audit runs.
-        title: What an audit of cases is called.
-        notes: Text to store in place of a spec, for an audit of cases.
-        timeout: Seconds after which a case of a spec is ended and recorded as failed; None takes
-            what the spec says. Cases then run in worker processes.
-        keep_private: Store private inputs and guesses; else only scores.
-        trust: Import what the spec in a stranger's `out` names.
+    This is what `seepage audit` does, without the pages: `seepage report DIR` writes them. Its
+    arguments are the fields of `RunOptions`: first the spec and the folder, the others by name.
 
     Example:
         >>> import seepage as sp
@@ -124,42 +58,42 @@ def run(
     Raises:
         SeepageError: The spec is wrong, `out` holds something else, or a gate cannot be checked.
     """
-    if resume and overwrite:
-        raise InvalidValue("expected resume or overwrite, got both; choose one")
-    asked = read_timeout(timeout)
-    temporary = tempfile.mkdtemp(prefix="seepage-") if out is None else None
-    folder = Path(temporary or str(out))
+    given, resume = options.spec_or_cases, options.resume
+    asked = read_timeout(options.timeout)
+    temporary = tempfile.mkdtemp(prefix="seepage-") if options.out is None else None
+    folder = Path(temporary or str(options.out))
     try:
-        spec = _build_given(spec_or_cases, folder, resume=resume, device=device, trust=trust)
+        spec = _build_given(options, folder)
+        notes = options.notes
         if spec is not None:
-            require_measured([_parse_gate(gate) for gate in gates], spec)
+            require_measured(options.gates, spec)
             cases, name, notes, where = spec.cases, spec.title, spec.source.text, spec.source.device
         else:
-            cases, name = _require_cases(spec_or_cases), "Audit"
+            cases, name = _require_cases(given), "Audit"
             where = str(cases[0].task.reference.device) if cases else "cpu"
         limit = asked or (None if spec is None else spec.timeout)
-        chosen = _choose_executor(executor, spec, workers, folder, limit)
+        chosen = _choose_executor(options, spec, folder, limit)
         if resume and (folder / DATABASE).is_file():
             store = AuditStore.resume(
                 folder,
                 cases=cases,
-                retry_failed=retry_failed,
-                keep_private=keep_private,
-                extend=notes if extend else None,
+                retry_failed=options.retry_failed,
+                keep_private=options.keep_private,
+                extend=notes if options.extend else None,
             )
         else:
             store = AuditStore.create(
                 folder,
-                title=title or name,
+                title=options.title or name,
                 spec=notes,
                 environment=environment(where),
                 cases=cases,
-                overwrite=overwrite,
-                keep_private=keep_private,
+                overwrite=options.overwrite,
+                keep_private=options.keep_private,
             )
         with store:
             alone = None if spec is None else Pool(spec.source, 1, folder / CHECKPOINTS, limit)
-            _run_missing(store, cases, chosen, alone, progress or _Silent())
+            _run_missing(store, cases, chosen, alone, options.progress or ProgressListener())
         found = load_audit(folder)
     except BaseException:
         if temporary is not None:
@@ -214,7 +148,7 @@ def pick_device(device: str) -> str:
     return device
 
 
-def require_measured(gates: Sequence[Gate], spec: Spec) -> None:
+def require_measured(gates: Sequence[Gate | str], spec: Spec) -> None:
     """Refuse a gate that can never trip: without a truth, or on a metric left out."""
     batches = [batch for part in spec.parts for batch in part.batches]
     blind = next((batch.data for batch in batches if batch.truth is None), None)
@@ -223,7 +157,7 @@ def require_measured(gates: Sequence[Gate], spec: Spec) -> None:
             f"--fail-above compares with the truth, which there is none of behind {blind}; give "
             "it as --truth, or in the spec as truth, or leave --fail-above out"
         )
-    for gate in gates:
+    for gate in map(_parse_gate, gates):
         asked = [part.audit.metrics for part in spec.parts]
         if gate.metric in (IDENTIFIED, *JUDGED):
             continue
@@ -257,10 +191,9 @@ def _parse_gate(gate: Gate | str) -> Gate:
     return Gate.parse(gate) if isinstance(gate, str) else gate
 
 
-def _build_given(
-    given: object, out: Path, *, resume: bool, device: str, trust: bool
-) -> Spec | None:
+def _build_given(options: RunOptions, out: Path) -> Spec | None:
     """Build the spec; None if cases were given instead."""
+    given, device = options.spec_or_cases, options.device
     if isinstance(given, Spec):
         return given
     if isinstance(given, Mapping):
@@ -268,7 +201,9 @@ def _build_given(
     if given is None or isinstance(given, Path | str):
         path = None if given is None else Path(given)
         where = pick_device(device)
-        return build_spec(read_source(path, out, resume=resume, device=where, trust=trust))
+        return build_spec(
+            read_source(path, out, resume=options.resume, device=where, trust=options.trust)
+        )
     return None
 
 
@@ -282,12 +217,9 @@ def _require_cases(given: object) -> tuple[AnyCase, ...]:
 
 
 def _choose_executor(
-    executor: str | Executor,
-    spec: Spec | None,
-    workers: int | None,
-    out: Path,
-    timeout: float | None,
+    options: RunOptions, spec: Spec | None, out: Path, timeout: float | None
 ) -> Executor:
+    executor, workers = options.executor, options.workers
     if callable(executor):
         return executor
     if executor not in ("local", "ray"):

@@ -11,7 +11,7 @@ import io
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -23,8 +23,8 @@ from typer.main import get_command
 
 from seepage import __version__
 from seepage.cli import commands
-from seepage.cli.audit_command import AuditCommand, audit
-from seepage.cli.options import make_console
+from seepage.cli.console import make_console
+from seepage.cli.parser import make_command
 
 if TYPE_CHECKING:
     from seepage.core.plugins import Catalogue
@@ -206,20 +206,33 @@ def options(
         raise typer.Exit(BAD_USAGE)
 
 
-_AUDITS, _RESULTS, _MODELS, _CATALOGUE = "Audit", "Results", "Before training", "Help"
-app.command(rich_help_panel=_AUDITS)(commands.new)
-app.command(rich_help_panel=_AUDITS, cls=AuditCommand)(audit)
-app.command(rich_help_panel=_AUDITS)(commands.membership)
-app.command(rich_help_panel=_AUDITS)(commands.sweep)
-app.command(rich_help_panel=_RESULTS)(commands.report)
-app.command(rich_help_panel=_RESULTS)(commands.dossier)
-app.command(rich_help_panel=_RESULTS)(commands.dashboard)
-app.command(rich_help_panel=_RESULTS)(commands.verify)
-app.command(rich_help_panel=_RESULTS)(commands.purge)
-app.command(rich_help_panel=_MODELS)(commands.inspect)
-app.command(rich_help_panel=_MODELS)(commands.vet)
-app.command(name="list", rich_help_panel=_CATALOGUE)(commands.list_)
-app.command(rich_help_panel=_CATALOGUE)(commands.doctor)
+# Every command by the part of the help that lists it, with its options and what it does.
+_COMMANDS: Mapping[str, Mapping[type, str]] = {
+    "Audit": {
+        commands.New: "new_command:write_new",
+        commands.Audit: "run_audit:run_audit",
+        commands.Membership: "membership_command:answer_membership",
+        commands.Sweep: "sweep_command:run_sweep",
+    },
+    "Results": {
+        commands.Report: "report_command:write_report",
+        commands.Dossier: "report_command:write_dossier",
+        commands.Dashboard: "dashboard_command:write_dashboard",
+        commands.Verify: "report_command:verify_audit",
+        commands.Purge: "report_command:purge_audit",
+    },
+    "Before training": {
+        commands.Inspect: "model_commands:inspect_models",
+        commands.Vet: "model_commands:vet_model",
+    },
+    "Help": {
+        commands.List: "help_commands:list_parts",
+        commands.Doctor: "help_commands:diagnose",
+    },
+}
+for _panel, _listed in _COMMANDS.items():
+    for _options, _action in _listed.items():
+        app.command(rich_help_panel=_panel)(make_command(_options, f"seepage.cli.{_action}"))
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from seepage.audit.spec_entries import explain_errors, read_defenses, read_model
 from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.audit.words import count_noun
 from seepage.capture.consistency import consistency
+from seepage.cli.commands import InsteadOfSpec
+from seepage.cli.console import print_line
 from seepage.cli.options import read_chains, read_network, read_part, read_shape
-from seepage.cli.report_command import print_line
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
 
@@ -26,47 +27,14 @@ MOST_CAPTURES = 1_000
 _PEOPLE = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class CaptureRequest:
-    """The options of `seepage audit` that go with `--capture`, see its help."""
-
-    file: Path
-    model: str
-    option: Sequence[str] | None = None
-    truth: Path | None = None
-    labels: str | None = None
-    form: str | None = None
-    shape: str | None = None
-    batch_size: int | None = None
-    public: str | None = None
-    effort: str = "quick"
-    steps: int | None = None
-    defense: Sequence[str] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelRequest:
-    """The options of `seepage audit` that go with `--model` and `--data`, see its help."""
-
-    model: str
-    data: str
-    option: Sequence[str] | None = None
-    people: int | None = None
-    batch_size: int | None = None
-    effort: str = "quick"
-    steps: int | None = None
-    defense: Sequence[str] | None = None
-
-
-def model_spec(request: ModelRequest, *, device: str) -> SpecSource:
+def model_spec(given: InsteadOfSpec, *, device: str) -> SpecSource:
     """Write down an audit of one network on one data set by `auto`."""
-    batch_size = request.batch_size or 1
-    people = request.people or max(_PEOPLE, batch_size)
-    data = {**read_part(request.data, "data"), "people": people, "batch_size": batch_size}
-    network = read_network(request.model, request.option)
-    chains = read_chains(request.defense or ())
-    scenario = _write_scenario(data, network, request, chains)
-    spec = {"title": f"{request.model} on {request.data}", "scenario": scenario}
+    batch_size = given.batch_size or 1
+    people = given.people or max(_PEOPLE, batch_size)
+    data = {**read_part(given.data or "", "data"), "people": people, "batch_size": batch_size}
+    network = read_network(given.model or "", given.option)
+    scenario = _write_scenario(data, network, given, read_chains(given.defense))
+    spec = {"title": f"{given.model} on {given.data}", "scenario": scenario}
     return _write_spec(spec, "--model", device)
 
 
@@ -80,19 +48,19 @@ def _write_spec(
 def _write_scenario(
     data: Mapping[str, Any],
     network: Mapping[str, Any],
-    request: ModelRequest | CaptureRequest,
+    given: InsteadOfSpec,
     chains: list[list[dict[str, Any]]],
 ) -> dict[str, Any]:
     """One data set or capture, attacked by `auto`."""
-    steps = {} if request.steps is None else {"budget": request.steps}
-    auto = {"name": "auto", "effort": request.effort, **steps}
+    steps = {} if given.steps is None else {"budget": given.steps}
+    auto = {"name": "auto", "effort": given.effort or "quick", **steps}
     defenses = {} if chains == [[]] else {"defenses": chains}
     return {"data": data, "models": network, **defenses, "attacks": [auto]}
 
 
-def _read_assumed(request: CaptureRequest) -> list[list[dict[str, Any]]]:
+def _read_assumed(asked: InsteadOfSpec) -> list[list[dict[str, Any]]]:
     """The defense that is assumed behind an update: one chain."""
-    given = request.defense or ["none"]
+    given = asked.defense or ["none"]
     if len(given) > 1:
         raise InvalidValue(
             "expected one --defense with --capture, the one that the client used, with links "
@@ -101,23 +69,25 @@ def _read_assumed(request: CaptureRequest) -> list[list[dict[str, Any]]]:
     return read_chains(given)[-1:]
 
 
-def _federation_spec(request: CaptureRequest, *, device: str, console: Console) -> SpecSource:
+def _federation_spec(
+    folder: Path, given: InsteadOfSpec, *, device: str, console: Console
+) -> SpecSource:
     """Write down an audit of every capture in a folder, each named by its client and round.
 
     Prints which files are left out, and why: files that are no captures, or do not fit the model.
     """
-    if request.truth is not None and not request.truth.is_dir():
+    if given.truth is not None and not given.truth.is_dir():
         raise InvalidValue(
-            f"expected --truth to name a folder, as --capture does, got {str(request.truth)!r}"
+            f"expected --truth to name a folder, as --capture does, got {str(given.truth)!r}"
         )
     scenarios, places, named = [], set[tuple[str, int]](), True
-    assumed = _read_assumed(request)
+    assumed = _read_assumed(given)
     read: list[dict[str, Any]] = []
-    for file in _list_captures(request.file):
-        truth = None if request.truth is None else _find_truth(request.truth, file)
-        one = replace(request, file=file, truth=truth)
+    for file in _list_captures(folder):
+        truth = None if given.truth is None else _find_truth(given.truth, file)
+        one = replace(given, capture=file, truth=truth)
         try:
-            held, network = _read_capture(one)
+            held, network = _read_capture(file, one)
             place = _find_place(held, file, places)
             found = _find_attacks(held, network, assumed)
             if not found.chosen:
@@ -127,23 +97,23 @@ def _federation_spec(request: CaptureRequest, *, device: str, console: Console) 
             continue
         places.add(place)
         named &= bool(held.captured.capture.setting.client)
-        data = {**_list_data(one), "name": f"client {place[0]}, round {place[1]}"}
+        data = {**_list_data(file, one), "name": f"client {place[0]}, round {place[1]}"}
         read.append(data)
-        scenarios.append((place, _write_scenario(data, network, request, assumed)))
+        scenarios.append((place, _write_scenario(data, network, given, assumed)))
     if not scenarios:
         raise InvalidValue(
-            f"expected captures in {request.file}, as sp.capture.save writes them, for the model "
-            f"{request.model}, found none that can be audited"
+            f"expected captures in {folder}, as sp.capture.save writes them, for the model "
+            f"{given.model}, found none that can be audited"
         )
-    if request.truth is not None and not any("truth" in data for data in read):
+    if given.truth is not None and not any("truth" in data for data in read):
         raise InvalidValue(
-            f"expected files in {request.truth} with the names of captures, such as "
+            f"expected files in {given.truth} with the names of captures, such as "
             f"{Path(read[0]['capture']).name}, found none"
         )
     clients, rounds = ({place[axis] for place in places} for axis in (0, 1))
     # Files that record no client may be of one.
     senders = count_noun(len(clients), "client") if named else count_noun(len(places), "update")
-    title = f"Federation {request.file.name}: {senders}, {count_noun(len(rounds), 'round')}"
+    title = f"Federation {folder.name}: {senders}, {count_noun(len(rounds), 'round')}"
     ordered = [scenario for _, scenario in sorted(scenarios, key=lambda pair: pair[0])]
     return _write_spec({"title": title, "scenario": ordered}, "--capture", device)
 
@@ -176,26 +146,26 @@ def _find_place(
     return place
 
 
-def capture_spec(request: CaptureRequest, *, device: str, console: Console) -> SpecSource:
+def capture_spec(file: Path, given: InsteadOfSpec, *, device: str, console: Console) -> SpecSource:
     """Read the capture, check that some attack fits, and write it all down as a spec.
 
     Prints why other attacks do not fit. An update whose numbers contradict its file is refused
     unless `form` insists.
     """
-    if request.file.is_dir():
-        return _federation_spec(request, device=device, console=console)
-    chains = _read_assumed(request)
-    held, network = _read_capture(request)
+    if file.is_dir():
+        return _federation_spec(file, given, device=device, console=console)
+    chains = _read_assumed(given)
+    held, network = _read_capture(file, given)
     found = _find_attacks(held, network, chains)
     for name, reason in found.refused.items():
         print_line(console, f"{name} does not apply: {reason}", style="dim")
     if not found.chosen:
         reason = explain_refusals(found.refused).splitlines()[0]
-        raise NotApplicable(f"{request.file}: {reason}")
+        raise NotApplicable(f"{file}: {reason}")
     assumed = _describe_range(held)
     print_line(console, assumed, style="dim")
-    scenario = _write_scenario(_list_data(request), network, request, chains)
-    spec = {"title": f"Captured update {request.file.name}", "scenario": scenario}
+    scenario = _write_scenario(_list_data(file, given), network, given, chains)
+    spec = {"title": f"Captured update {file.name}", "scenario": scenario}
     return _write_spec(spec, "--capture", device, remark=f"# {assumed}\n")
 
 
@@ -207,19 +177,19 @@ def _find_attacks(
     return check_applicability(held.captured.observe(read_model(network, held), defense=defense))
 
 
-def _read_capture(request: CaptureRequest) -> tuple[CapturedData, dict[str, Any]]:
+def _read_capture(file: Path, given: InsteadOfSpec) -> tuple[CapturedData, dict[str, Any]]:
     """Read a capture and check that it fits the network; return it with the network's table."""
-    data = _list_data(request)
+    data = _list_data(file, given)
     # The choice of attacks must not depend on the truth.
     held = construct("a capture", read_capture, {k: v for k, v in data.items() if k != "truth"})
-    network = read_network(request.model, request.option)
+    network = read_network(given.model or "", given.option)
     task = read_model(network, held)
     with explain_errors(task.name):
         _ = task.classes  # a network for other inputs says so here
     checked = consistency(held.captured.capture, task)
-    if checked.contradicts and request.form is None:
+    if checked.contradicts and given.form is None:
         raise InvalidValue(
-            f"{request.file} is {checked.words}, or audit it with --form {checked.found} to read "
+            f"{file} is {checked.words}, or audit it with --form {checked.found} to read "
             f"it as that, or with --form {checked.declared} to insist"
         )
     return held, network
@@ -233,17 +203,17 @@ def _describe_range(held: CapturedData) -> str:
     return f"inputs are assumed to lie in [{low:g}, {high:g}], {source}"
 
 
-def _list_data(request: CaptureRequest) -> dict[str, Any]:
-    data: dict[str, Any] = {"capture": str(request.file)}
-    if request.truth is not None:
-        data["truth"] = str(request.truth)
-    if request.labels is not None:
-        data["labels"] = _read_labels(request.labels)
-    if request.shape is not None:
-        data["shape"] = list(read_shape(request.shape))
+def _list_data(file: Path, given: InsteadOfSpec) -> dict[str, Any]:
+    data: dict[str, Any] = {"capture": str(file)}
+    if given.truth is not None:
+        data["truth"] = str(given.truth)
+    if given.labels is not None:
+        data["labels"] = _read_labels(given.labels)
+    if given.shape is not None:
+        data["shape"] = list(read_shape(given.shape))
     for key in ("form", "batch_size", "public"):
-        if getattr(request, key) is not None:
-            data[key] = getattr(request, key)
+        if getattr(given, key) is not None:
+            data[key] = getattr(given, key)
     return data
 
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
 from urllib.parse import quote
 
 from rich.console import Console
@@ -15,7 +14,9 @@ from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.database import DATABASE
 from seepage.audit.folder import PAGE
 from seepage.audit.words import count_noun
-from seepage.cli.report_command import print_line, write
+from seepage.cli.commands import Dashboard
+from seepage.cli.console import print_line
+from seepage.cli.report_command import write
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError
 from seepage.report.page.dashboard_page import DashboardAudit, dashboard_page
 
@@ -49,9 +50,15 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
                 yield from _walk(inner, depth - 1)
 
 
-def write_dashboard(folders: Sequence[Path], out: Path | None, console: Console) -> None:
+def write_dashboard(asked: Dashboard, console: Console) -> None:
     """Read every audit, and write one page that links to their reports."""
-    target = out or folders[0] / DASHBOARD
+    if asked.serve or asked.port is not None:
+        raise InvalidValue(
+            f"--serve was removed; run `seepage dashboard DIR` and open its {DASHBOARD} in a "
+            "browser"
+        )
+    folders = asked.directories or (Path(),)
+    target = asked.out or folders[0] / DASHBOARD
     audits, unread = list[DashboardAudit](), dict[str, str]()
     for path in _find_audits(folders):
         try:
@@ -74,14 +81,3 @@ def _find_begin(path: Path, audit: AuditResult) -> datetime:
         return datetime.fromisoformat(str(audit.environment["begun"])).astimezone(UTC)
     except (KeyError, ValueError, OverflowError):
         return datetime.fromtimestamp((path / DATABASE).stat().st_mtime, UTC)
-
-
-def refuse_server() -> NoReturn:
-    """Say what replaces the server that this command had.
-
-    Raises:
-        InvalidValue: Always.
-    """
-    raise InvalidValue(
-        f"--serve was removed; run `seepage dashboard DIR` and open its {DASHBOARD} in a browser"
-    )

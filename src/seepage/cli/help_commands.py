@@ -23,7 +23,8 @@ from seepage.attacks.linear_systems.hybrid import Hybrid
 from seepage.audit.words import count_noun, list_words
 from seepage.bounds import BOUNDS
 from seepage.bounds.risk import RISKS
-from seepage.cli.report_command import print_line
+from seepage.cli.commands import Doctor, List
+from seepage.cli.console import print_line
 from seepage.clients import LOCALS
 from seepage.core import ActiveAttack
 from seepage.core.errors import SeepageError, install_hint
@@ -47,12 +48,15 @@ _PARTS: Mapping[str, Mapping[str, object]] = {
 }
 
 
-def list_parts(kind: str, console: Console) -> None:
-    """Print each name of a kind with one line about it."""
+def list_parts(asked: List, console: Console) -> None:
+    """Print each name of a kind with one line about it, or all about one of them."""
+    if asked.name is not None:
+        _describe_part(asked.kind, asked.name, console)
+        return
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
-    for name, line in _read_catalogue(kind).items():
+    for name, line in _read_catalogue(asked.kind).items():
         table.add_row(name, Text(line))
     console.print(table)
 
@@ -99,7 +103,7 @@ _KINDS: Mapping[str, Any] = {
 _SEARCHED = ("steps", "iterations", "restarts", "members", "effort", "budget")
 
 
-def describe_part(kind: str, name: str, console: Console) -> None:
+def _describe_part(kind: str, name: str, console: Console) -> None:
     """Print all about one part: what it is, its options, what it needs and costs, its paper."""
     family = name.partition(":")[0]
     if kind == "data" and family in FAMILIES and name not in NAMED:
@@ -235,7 +239,7 @@ _EXTRAS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def diagnose(console: Console) -> int:
+def diagnose(_: Doctor, console: Console) -> int:
     """Print what is here and what is not, and return 0 if the program itself works."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none; audits run on CPU"
     facts = {

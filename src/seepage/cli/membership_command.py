@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from seepage.audit.captured_data import read_capture
 from seepage.audit.evidence import InferenceResult, describe_evidence, save_evidence
 from seepage.audit.folder import require_free
 from seepage.audit.spec_entries import explain_errors, read_model
+from seepage.cli.commands import Membership
+from seepage.cli.console import print_line
 from seepage.cli.options import read_network
-from seepage.cli.report_command import print_line
 from seepage.core import Observation
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue
@@ -28,21 +28,6 @@ from seepage.inference.membership import membership
 from seepage.rehearsal.public_data import PublicData
 
 
-@dataclass(frozen=True, kw_only=True)
-class MembershipRequest:
-    """The options of `seepage membership`, see its help."""
-
-    captures: Sequence[Path]
-    model: str
-    candidates: str
-    public: str
-    option: Sequence[str] = ()
-    noise: float | None = None
-    batch_size: int | None = None
-    members: int | None = None
-    out: Path | None = None
-
-
 def _require_other_file(out: Path, captures: Sequence[Path]) -> None:
     """Refuse a place for the result before minutes are spent on it."""
     require_free(out)
@@ -50,30 +35,30 @@ def _require_other_file(out: Path, captures: Sequence[Path]) -> None:
         raise InvalidValue(f"expected --out to name another file than the capture {str(out)!r}")
 
 
-def answer_membership(request: MembershipRequest, *, as_json: bool, console: Console) -> None:
+def answer_membership(asked: Membership, console: Console) -> None:
     """Test every candidate and print what was found."""
-    if request.out is not None:
-        _require_other_file(request.out, request.captures)
-    seen = [_observe(path, request) for path in request.captures]
-    candidates, public = load(request.candidates), load(request.public)
+    if asked.out is not None:
+        _require_other_file(asked.out, asked.captures)
+    seen = [_observe(path, asked) for path in asked.captures]
+    candidates, public = load(asked.candidates), load(asked.public)
     for data in (candidates, public):
         _require_same_inputs(data, seen[0])
     people = candidates.take(range(len(candidates)))
-    if request.members is not None and not 0 < request.members < len(people):
+    if asked.members is not None and not 0 < asked.members < len(people):
         raise InvalidValue(
             f"expected --members between 1 and {len(people) - 1}, since there are {len(people)} "
-            f"candidates and some must be no members, got {request.members}"
+            f"candidates and some must be no members, got {asked.members}"
         )
     found = membership(seen, people, public=PublicData(public.inputs, public.labels))
     told: InferenceResult = found
-    if request.members is not None:
-        told = Detection.of(found, torch.arange(len(people)) < request.members)
-    about = _describe(request, seen[0], candidates, public)
-    if request.out is not None:
-        save_evidence(told, request.out, **about)
-    if as_json:
+    if asked.members is not None:
+        told = Detection.of(found, torch.arange(len(people)) < asked.members)
+    about = _describe(asked, seen[0], candidates, public)
+    if asked.out is not None:
+        save_evidence(told, asked.out, **about)
+    if asked.form == "json":
         plain = describe_evidence(told, **about)
-        plain["captures"] = [path.name for path in request.captures]
+        plain["captures"] = [path.name for path in asked.captures]
         print_line(console, json.dumps(plain, indent=1))
     else:
         print_line(console, str(found))
@@ -82,29 +67,29 @@ def answer_membership(request: MembershipRequest, *, as_json: bool, console: Con
 
 
 def _describe(
-    request: MembershipRequest, seen: Observation, candidates: Dataset, public: Dataset
+    asked: Membership, seen: Observation, candidates: Dataset, public: Dataset
 ) -> dict[str, Any]:
     """What a reader of the result must know."""
-    rounds = len(request.captures)
-    noise = "" if request.noise is None else f", Gaussian noise {request.noise:g}"
+    rounds = len(asked.captures)
+    noise = "" if asked.noise is None else f", Gaussian noise {asked.noise:g}"
     size = "" if seen.batch_size is None else f", batches of {seen.batch_size}"
     return {
-        "system": " ".join([request.model, *request.option]) + size + noise,
+        "system": " ".join([asked.model, *asked.option]) + size + noise,
         "data": f"{candidates.name}, {len(candidates)} candidates",
         "adversary": f"the network, the updates of {rounds} round{'s' * (rounds > 1)}, inputs and "
         f"labels of the candidates, and {len(public)} public inputs of {public.name}",
     }
 
 
-def _observe(path: Path, request: MembershipRequest) -> Observation:
+def _observe(path: Path, asked: Membership) -> Observation:
     given: dict[str, Any] = {"capture": str(path)}
-    if request.batch_size is not None:
-        given["batch_size"] = request.batch_size
+    if asked.batch_size is not None:
+        given["batch_size"] = asked.batch_size
     held = construct("a capture", read_capture, given)
-    task = read_model(read_network(request.model, request.option), held)
+    task = read_model(read_network(asked.model, asked.option), held)
     with explain_errors(task.name):
         _ = task.classes
-    defense = None if request.noise is None else AddGaussian(request.noise)
+    defense = None if asked.noise is None else AddGaussian(asked.noise)
     return held.captured.observe(task, defense=defense)
 
 

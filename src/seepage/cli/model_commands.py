@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from types import MappingProxyType
 
 from rich import box
@@ -15,8 +14,9 @@ from rich.text import Text
 
 from seepage.audit.spec_entries import explain_errors
 from seepage.audit.words import list_words
+from seepage.cli.commands import Inspect, Vet
+from seepage.cli.console import print_line
 from seepage.cli.options import read_network, read_shape
-from seepage.cli.report_command import print_line
 from seepage.core import Domain, Task
 from seepage.core.errors import InvalidValue
 from seepage.data.load import load
@@ -63,25 +63,17 @@ def _read_texts(tokens: str) -> Tokens:
     return Tokens(length=read[0], vocabulary=read[1])
 
 
-def inspect_models(
-    names: Sequence[str],
-    *,
-    options: Sequence[str],
-    shape: str | None,
-    tokens: str | None = None,
-    numerical: bool,
-    as_json: bool,
-    console: Console,
-) -> None:
-    """Inspect each network and print what was found; see the help of `seepage inspect`."""
-    domain = _read_domain(shape) if tokens is None else _read_texts(tokens)
+def inspect_models(asked: Inspect, console: Console) -> None:
+    """Inspect each network and print what was found."""
+    domain = _read_domain(asked.shape) if asked.tokens is None else _read_texts(asked.tokens)
+    as_json = asked.form == "json"
     found = []
-    for name in names:
-        table = read_network(name, options)
+    for name in asked.models:
+        table = read_network(name, asked.option)
         with explain_errors(name):
             task = build(table.pop("name"), options=table, fitted={"domain": domain})
             _require_rows_as_rows(task)
-            found.append(inspection(task, numerical=numerical))
+            found.append(inspection(task, numerical=asked.numerical))
         if not as_json:
             _print_inspection(found[-1], console)
     if as_json:
@@ -162,35 +154,21 @@ def _list_numbers(found: Inspection) -> dict[str, object]:
     return plain
 
 
-def vet_model(
-    model: str,
-    *,
-    options: Sequence[str],
-    weights: Path | None,
-    shape: str | None,
-    data: str | None,
-    people: int,
-    as_json: bool,
-    console: Console,
-) -> int:
-    """Vet a network and print the verdict; see the help of `seepage vet`.
-
-    Returns:
-        The exit code.
-    """
-    fitted: dict[str, object] = {"domain": _read_domain(shape)}
+def vet_model(asked: Vet, console: Console) -> int:
+    """Vet a network, print the verdict and return the exit code."""
+    fitted: dict[str, object] = {"domain": _read_domain(asked.shape)}
     own = None
-    if data is not None:
-        dataset = load(data)
-        own = dataset.batch(min(people, len(dataset)))
-        if shape is None:
+    if asked.data is not None:
+        dataset = load(asked.data)
+        own = dataset.batch(min(asked.people, len(dataset)))
+        if asked.shape is None:
             fitted = {"domain": dataset.domain, "classes": dataset.classes}
-    table = read_network(model, options)
-    with explain_errors(model):
+    table = read_network(asked.model, asked.option)
+    with explain_errors(asked.model):
         task = build(table.pop("name"), options=table, fitted=fitted)
         _require_rows_as_rows(task)
-        verdict = vet(task if weights is None else load_weights(task, weights), own)
-    if as_json:
+        verdict = vet(task if asked.weights is None else load_weights(task, asked.weights), own)
+    if asked.form == "json":
         plain = {"judgement": verdict.judgement, **asdict(verdict)}
         print_line(console, json.dumps(plain, indent=1))
     else:

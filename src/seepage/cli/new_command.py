@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -14,8 +13,10 @@ from rich.console import Console
 from seepage.audit.spec import build_spec
 from seepage.audit.spec_text import SpecSource, write_entry
 from seepage.audit.words import count_noun
+from seepage.cli.commands import New
+from seepage.cli.console import print_line
 from seepage.cli.options import read_chains, read_network, read_part
-from seepage.cli.report_command import print_line, write
+from seepage.cli.report_command import write
 from seepage.core.errors import InvalidValue
 
 _DEFAULTS: Mapping[str, str] = {"data": "digits", "model": "lenet"}
@@ -33,65 +34,58 @@ _COMMENTS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class NewSpec:
-    """The options of `seepage new`, see its help."""
-
-    data: str
-    model: str
-    options: tuple[str, ...] = ()
-    people: int = 4
-    batch_sizes: tuple[int, ...] = (1,)
-    attacks: tuple[str, ...] = ("auto:effort=quick",)
-    defenses: tuple[str, ...] = ()
-    local_steps: int | None = None
-    knows_labels: bool = False
-
-    def scenario(self) -> dict[str, Any]:
-        """The scenario as plain data."""
-        steps = self.local_steps
-        local = {"name": "FedAvg", "lr": 0.1, "steps": steps} if steps else {"name": "Gradient"}
-        return {
-            "data": [self._choose_people(size) for size in self.batch_sizes],
-            "models": read_network(self.model, self.options),
-            "locals": local,
-            "defenses": read_chains(self.defenses),
-            "threats": {"knows_labels": self.knows_labels},
-            "attacks": [read_part(written, "attack") for written in self.attacks],
-        }
-
-    def _choose_people(self, size: int) -> dict[str, Any]:
-        people = -(-self.people // size) * size
-        return {**read_part(self.data, "data"), "people": people, "batch_size": size}
-
-    def text(self) -> str:
-        """The spec as TOML, with a comment on each entry."""
-        title = write_entry(f"{self.model} on {self.data}".replace("\\", "/"))
-        lines = [f"title = {title}", "seeds = [0]", ""]
-        lines.append("[[scenario]]")
-        for key, value in self.scenario().items():
-            lines += [f"# {_COMMENTS[key]}", f"{key} = {write_entry(value)}"]
-        return "\n".join(lines) + "\n"
+_ATTACKS = ("auto:effort=quick",)
 
 
-def ask_missing(given: Mapping[str, str | None], console: Console) -> dict[str, str]:
+def write_scenario(asked: New) -> dict[str, Any]:
+    """The scenario as plain data."""
+    steps = asked.local_steps
+    local = {"name": "FedAvg", "lr": 0.1, "steps": steps} if steps else {"name": "Gradient"}
+    return {
+        "data": [_choose_people(asked, size) for size in asked.batch_size or (1,)],
+        "models": read_network(asked.model or _DEFAULTS["model"], asked.option),
+        "locals": local,
+        "defenses": read_chains(asked.defense),
+        "threats": {"knows_labels": asked.knows_labels},
+        "attacks": [read_part(written, "attack") for written in asked.attack or _ATTACKS],
+    }
+
+
+def _choose_people(asked: New, size: int) -> dict[str, Any]:
+    data = read_part(asked.data or _DEFAULTS["data"], "data")
+    return {**data, "people": -(-asked.people // size) * size, "batch_size": size}
+
+
+def _write_text(asked: New) -> str:
+    """The spec as TOML, with a comment on each entry."""
+    title = write_entry(f"{asked.model} on {asked.data}".replace("\\", "/"))
+    lines = [f"title = {title}", "seeds = [0]", "", "[[scenario]]"]
+    for key, value in write_scenario(asked).items():
+        lines += [f"# {_COMMENTS[key]}", f"{key} = {write_entry(value)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _ask_missing(key: str, given: str | None, console: Console) -> str:
     """Ask on a terminal for what is not given; elsewhere take the default."""
-    found: dict[str, str] = {}
-    for key, value in given.items():
-        if value is None and sys.stdin.isatty() and console.is_terminal:
-            asked = console.input(f"{_QUESTIONS[key]} [{_DEFAULTS[key]}]: ", markup=False)
-            value = asked.strip() or None
-        found[key] = value or _DEFAULTS[key]
-    return found
+    if given is None and sys.stdin.isatty() and console.is_terminal:
+        asked = console.input(f"{_QUESTIONS[key]} [{_DEFAULTS[key]}]: ", markup=False)
+        given = asked.strip() or None
+    return given or _DEFAULTS[key]
 
 
-def write_spec(wanted: NewSpec, out: Path, *, overwrite: bool, console: Console) -> None:
+def write_new(asked: New, console: Console) -> None:
     """Check a spec by building it, write it, and say what to do with it."""
-    if out.exists() and not overwrite:
+    asked = replace(
+        asked,
+        data=_ask_missing("data", asked.data, console),
+        model=_ask_missing("model", asked.model, console),
+    )
+    out, text = asked.out, _write_text(asked)
+    if out.exists() and not asked.overwrite:
         raise InvalidValue(f"{str(out)!r} is there already; choose another name, or --overwrite")
     # Without the name of the file: a mistake is in the options, and there is no file yet.
-    built = build_spec(SpecSource("", wanted.text()))
-    write(out, wanted.text())
+    built = build_spec(SpecSource("", text))
+    write(out, text)
     named = shlex.quote(str(out))
     print_line(
         console,

@@ -1,106 +1,22 @@
-"""Options that several commands share, and what every command begins with."""
+"""What options write in words: parts with their options, networks in files, shapes."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from enum import StrEnum
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
-
-from seepage.printable import make_printable
+from typing import Any
 
 # Numbers in one input: a hundred times as many as a photograph has.
 _LARGEST = 100_000_000
 _DIGITS = 20
 # Data with options; see `DATASET` of the spec.
 _OF_DATA = re.compile(r"(.+?):((?:split|pixels|mean|std|labels)=.*)")
-# What the help calls a model.
-MODEL = "a name or FILE.py:NAME, with options as in mlp:hidden=64,32"
 # How an option of a part begins.
 _KEY = re.compile(r"\s*[A-Za-z_][\w-]*\s*=")
-Device = StrEnum("Device", ["auto", "cpu", "cuda"])
-Where = StrEnum("Where", ["local", "ray"])
-CapturedForm = StrEnum("CapturedForm", ["gradient", "difference", "weights_after"])
-Effort = StrEnum("Effort", ["quick", "standard", "thorough"])
-Printed = StrEnum("Printed", ["text", "json"])
-Format = StrEnum("Format", "html markdown csv json parquet pivot latex svg pdf junit sarif")
-Kind = StrEnum("Kind", "attacks bounds risks defenses locals models data metrics")
-
-DeviceOption = Annotated[Device, typer.Option(help="Device to train and attack on.")]
-Workers = Annotated[
-    int | None,
-    typer.Option(min=1, help="Number of worker processes; a GPU takes one."),
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Skip cases that already have a result in --out.")
-]
-Overwrite = Annotated[bool, typer.Option(help="Replace the audit in --out.")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="List the cases and estimate the time; run nothing.")
-]
-Plain = Annotated[
-    bool, typer.Option("--plain", help="Print lines for a log instead of a progress bar.")
-]
-Quiet = Annotated[bool, typer.Option(help="Show only the result, no progress.")]
-PrintedOption = Annotated[Printed, typer.Option("--format", help="Output format.")]
-EncryptKey = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Key that encrypts private data; SEEPAGE_KEY_FILE by default."
-    ),
-]
-NetworkOptions = Annotated[
-    list[str] | None,
-    typer.Option("--option", "-o", help="An argument of the model, as key=value; repeatable."),
-]
-Attacks = Annotated[
-    list[str] | None,
-    typer.Option(help="As NAME or NAME:key=value,key=value; repeatable. auto by default."),
-]
-Defenses = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="A defense to compare with none, as NAME:key=value,key=value with links joined by +, "
-        "e.g. Prune:ratio=0.9+Sign; repeatable; see `seepage list defenses`."
-    ),
-]
-KnowsLabels = Annotated[
-    bool, typer.Option("--knows-labels", help="The adversary knows the labels.")
-]
-
-
-class _SafeConsole(Console):
-    """A console that prints text from specs, records and files as text only."""
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        """Render as always, without control characters in any text."""
-        for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else make_printable(text), style, control)
-
-
-def make_console(*, stderr: bool = False) -> Console:
-    """A console for the output, or for messages, of a command."""
-    # Names in files and paths may look like the code of an emoji, such as `a:b:c`.
-    return _SafeConsole(stderr=stderr, emoji=False)
-
-
-def use_key(path: Path | None) -> None:
-    """Let the file of a key count for this process and those it starts."""
-    from seepage.core.encryption import VARIABLE
-
-    if path is not None:
-        os.environ[VARIABLE] = str(path.absolute())
 
 
 def _read_option(written: str) -> tuple[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,6 +18,9 @@ from seepage.audit.folder import PAGE, require_free
 from seepage.audit.record import Record
 from seepage.audit.verify import find_damage, purge
 from seepage.audit.words import count_noun, label_defenses
+from seepage.cli.commands import Dossier, Purge, Report, Verify
+from seepage.cli.console import print_line
+from seepage.core.encryption import VARIABLE
 from seepage.core.errors import InvalidValue, UnknownName, UnreadableFile
 from seepage.core.whole_file import read_plain, write_whole
 from seepage.report.ci_files import as_junit, as_sarif
@@ -78,15 +82,10 @@ def _read_utilities(path: Path) -> Mapping[str, float]:
     return {"no defense" if d == "none" else str(d): float(v) for d, v in found.items()}
 
 
-def write_report(
-    paths: Sequence[Path],
-    *,
-    form: str,
-    out: Path | None,
-    utility: Path | None,
-    console: Console,
-) -> None:
+def write_report(asked: Report, console: Console) -> None:
     """Write the report of one audit, or of how a second differs from a first."""
+    use_key(asked.encrypt_key)
+    paths, form, out, utility = asked.directories, asked.form, asked.out, asked.utility
     if len(paths) > 2:
         raise InvalidValue(f"expected one audit, or two to compare, got {len(paths)} directories")
     if utility is not None and (len(paths) > 1 or form != "html"):
@@ -110,6 +109,12 @@ def write_report(
         if drawn.row_count:
             console.print(drawn)
     print_line(console, f"report: {target}")
+
+
+def use_key(path: Path | None) -> None:
+    """Let the file of a key count for this process and those it starts."""
+    if path is not None:
+        os.environ[VARIABLE] = str(path.absolute())
 
 
 def save_page(audit: AuditResult) -> None:
@@ -201,13 +206,10 @@ def print_alarms(judged: report.Verdict, console: Console) -> None:
         print_line(console, alarm, style="bold red")
 
 
-def print_line(console: Console, text: str, *, style: str | None = None) -> None:
-    """Print text as it is, in one line whatever the width of the terminal."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-
-
-def verify_audit(path: Path, console: Console) -> int:
+def verify_audit(asked: Verify, console: Console) -> int:
     """Print what is missing or was altered, and return the exit code."""
+    use_key(asked.encrypt_key)
+    path = asked.directory
     if path.is_file():
         digest = read_dossier(path)["digest"]
         print_line(console, f"the dossier is as it was written: {digest}")
@@ -233,8 +235,9 @@ def verify_audit(path: Path, console: Console) -> int:
     return _WHOLE
 
 
-def purge_audit(path: Path, console: Console) -> None:
+def purge_audit(asked: Purge, console: Console) -> None:
     """Remove what is private in an audit, and write its page without it."""
+    path = asked.directory
     removed = count_noun(purge(path), "file")
     if (path / PAGE).exists():
         save_page(load_audit(path))
@@ -246,26 +249,19 @@ def purge_audit(path: Path, console: Console) -> None:
     )
 
 
-def write_dossier(
-    paths: Sequence[Path],
-    *,
-    out: Path,
-    title: str | None,
-    author: str,
-    against: Path | None,
-    console: Console,
-) -> None:
+def write_dossier(asked: Dossier, console: Console) -> None:
     """Write the dossier of audits and files of evidence as a page and as JSON."""
+    out = asked.out
     if out.exists() and not out.is_dir():
         raise InvalidValue(f"expected --out to name a folder, but {str(out)!r} is a file")
-    old = None if against is None else read_dossier(against)
-    sources = [read_source(path) for path in paths]
+    old = None if asked.against is None else read_dossier(asked.against)
+    sources = [read_source(path) for path in asked.sources]
     made = make_dossier(
         sources,
-        title=title or sources[0].title,
+        title=asked.title or sources[0].title,
         version=__version__,
         written=datetime.now(UTC).isoformat(sep=" ", timespec="seconds"),
-        author=author,
+        author=asked.author,
         against=old,
     )
     data, page = out / "dossier.json", out / "dossier.html"

@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +22,7 @@ from rich.progress import (
 
 from seepage import report
 from seepage.audit.audit_result import AuditResult, load_audit
-from seepage.audit.choices import IDENTIFIED, Breach, Gate
+from seepage.audit.choices import IDENTIFIED, Breach
 from seepage.audit.database import DATABASE
 from seepage.audit.folder import PAGE, SHEET
 from seepage.audit.grid import estimate
@@ -34,10 +34,13 @@ from seepage.audit.run_spec import find_breaches, pick_device, read_source, requ
 from seepage.audit.spec import Spec, build_spec
 from seepage.audit.spec_text import SpecSource
 from seepage.audit.words import count_noun, write_duration
-from seepage.cli.capture_command import CaptureRequest, ModelRequest, capture_spec, model_spec
-from seepage.cli.report_command import print_alarms, print_line, save_page
+from seepage.cli.capture_command import capture_spec, model_spec
+from seepage.cli.commands import Audit, Shown
+from seepage.cli.console import print_line
+from seepage.cli.report_command import print_alarms, save_page, use_key
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.progress import listen, stage
+from seepage.options import ProgressListener, RunOptions
 from seepage.signals import raise_on_signals
 
 DONE, CASE_FAILED, LEAKED, INCONCLUSIVE = 0, 1, 3, 4
@@ -49,77 +52,7 @@ _NAMED = 3
 _SECONDS_PER_LINE = 60.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuditRequest:
-    """The options of `seepage audit`, see its help; `command` goes on after an interrupt."""
-
-    out: Path
-    device: str
-    spec: Path | None = None
-    executor: str = "local"
-    workers: int | None = None
-    gates: tuple[Gate, ...] = ()
-    resume: bool = False
-    retry_failed: bool = False
-    overwrite: bool = False
-    dry_run: bool = False
-    plain: bool = False
-    quiet: bool = False
-    command: str | None = None
-    capture: CaptureRequest | None = None
-    network: ModelRequest | None = None
-    fail_if_inconclusive: bool = False
-    baseline: Path | None = None
-    timeout: float | None = None
-    keep_private: bool = True
-    trust: bool = False
-    extend: bool = False
-    encrypt_key: Path | None = None
-
-    def __post_init__(self) -> None:
-        if self.resume and self.overwrite:
-            raise InvalidValue("expected --resume or --overwrite, got both; choose one")
-        if self.spec is not None and (self.capture is not None or self.network is not None):
-            other = "--capture" if self.capture is not None else "--model"
-            raise InvalidValue(f"expected a spec or {other}, got both; leave one out")
-        if self.retry_failed and not self.resume:
-            raise InvalidValue("--retry-failed goes with --resume, which is not given")
-        if self.trust and not self.resume:
-            raise InvalidValue("--trust goes with --resume, which is not given")
-
-    def resuming(self) -> list[str]:
-        """The words of the command that goes on with this audit."""
-        valued = {
-            "--out": self.out,
-            "--device": None if self.device == "auto" else self.device,
-            "--executor": None if self.executor == "local" else self.executor,
-            "--workers": self.workers,
-            "--fail-if-worse": self.baseline,
-            "--encrypt-key": self.encrypt_key,
-            "--timeout": None if self.timeout is None else f"{self.timeout:.17g}",
-        }
-        flags = {
-            "--fail-if-inconclusive": self.fail_if_inconclusive,
-            "--plain": self.plain,
-            "--quiet": self.quiet,
-            "--no-truth": not self.keep_private,
-            "--resume": True,
-        }
-        return [
-            *("seepage", "audit"),
-            *([] if self.spec is None else [str(self.spec)]),
-            *(str(w) for pair in valued.items() if pair[1] is not None for w in pair),
-            *(word for gate in self.gates for word in ("--fail-above", str(gate))),
-            *(flag for flag, is_given in flags.items() if is_given),
-        ]
-
-    @property
-    def resumes(self) -> bool:
-        """Whether there is an audit to go on with."""
-        return self.resume and (self.out / DATABASE).is_file()
-
-
-class _AuditProgress:
+class _AuditProgress(ProgressListener):
     """Shows on a console how an audit goes: the case, its objective, the worst leak so far."""
 
     def __init__(self, console: Console, *, quiet: bool = False, plain: bool = False) -> None:
@@ -208,86 +141,89 @@ def _describe_bound(record: Record) -> str:
     return f"at most {report.decibels(max(person.ceiling for person in headroom.people))}"
 
 
-def run_request(request: AuditRequest, console: Console) -> int:
+def run_audit(asked: Audit, console: Console) -> int:
     """Run every case of a spec that has no result yet, and return the exit code."""
-    spec = build_spec(_choose_source(request, console))
-    require_measured(request.gates, spec)
+    use_key(asked.encrypt_key)
+    settings = replace(asked.settings, out=asked.out)
+    spec = build_spec(_choose_source(asked, console))
+    require_measured(settings.gates, spec)
     # Before anything runs: --overwrite may replace it, and a wrong path must not cost an audit.
-    before = None if request.baseline is None else load_audit(request.baseline).records
-    if request.dry_run:
-        return show_plan(request, spec, console)
-    found = perform(request, spec, console)
+    before = None if asked.fail_if_worse is None else load_audit(asked.fail_if_worse).records
+    if asked.shown.dry_run:
+        return show_plan(settings, spec, console)
+    found = perform(settings, spec, console, asked.shown, again=shlex.join(asked.resuming()))
     _print_result(found, console)
     if found.records and all(record.error for record in found.records):
         return CASE_FAILED
-    leaked = _print_leaks(request.gates, found.records, console)
+    leaked = _print_leaks(settings.gates, found.records, console)
     worse = _print_worse(before, found, console)
     if leaked or worse:
         return LEAKED
-    if request.fail_if_inconclusive and _is_inconclusive(found.results):
+    if asked.fail_if_inconclusive and _is_inconclusive(found.results):
         print_line(console, "inconclusive: the attacks were too weak to tell", style="bold red")
         return INCONCLUSIVE
     lacks = any(record.failed for record in found.every_record) or found.damaged
     return CASE_FAILED if lacks else DONE
 
 
-def _choose_source(request: AuditRequest, console: Console) -> SpecSource:
-    device = pick_device(request.device)
-    if request.capture is not None and not request.resumes:
-        return capture_spec(request.capture, device=device, console=console)
-    asked = None if request.network is None else model_spec(request.network, device=device)
-    if asked is not None and not request.resumes:
-        return asked
+def _choose_source(asked: Audit, console: Console) -> SpecSource:
+    settings, own = asked.settings, asked.own
+    device, resumes = pick_device(settings.device), _resumes(settings.resume, asked.out)
+    if own.capture is not None and not resumes:
+        return capture_spec(own.capture, own, device=device, console=console)
+    written = None if own.data is None else model_spec(own, device=device)
+    if written is not None and not resumes:
+        return written
     found = read_source(
-        request.spec, request.out, resume=request.resume, device=device, trust=request.trust
+        asked.spec, asked.out, resume=settings.resume, device=device, trust=settings.trust
     )
-    if asked is not None and asked.text != found.text:
+    if written is not None and written.text != found.text:
         raise InvalidValue(
-            f"{str(request.out)!r} holds an audit of another --model or with other options; give "
+            f"{str(asked.out)!r} holds an audit of another --model or with other options; give "
             "--resume alone to go on with it, or choose another --out"
         )
     return found
 
 
-def perform(request: AuditRequest, spec: Spec, console: Console) -> AuditResult:
-    """Run every case that has no result yet, show the progress, and write the pages."""
+def _resumes(resume: bool, out: Path) -> bool:
+    """Whether there is an audit to go on with."""
+    return resume and (out / DATABASE).is_file()
+
+
+def perform(
+    settings: RunOptions, spec: Spec, console: Console, shown: Shown, *, again: str
+) -> AuditResult:
+    """Run every case that has no result yet, show the progress, and write the pages.
+
+    Args:
+        settings: How it runs, and in which folder.
+        spec: What is run.
+        console: Where the progress is shown.
+        shown: How.
+        again: The command that goes on with it after an interrupt.
+    """
     _print_title(spec, console)
-    shown = _AuditProgress(console, quiet=request.quiet, plain=request.plain)
+    progress = _AuditProgress(console, quiet=shown.quiet, plain=shown.plain)
     with raise_on_signals():
         try:
-            found = run(
-                spec,
-                request.out,
-                executor="ray" if request.executor == "ray" else "local",
-                workers=request.workers,
-                resume=request.resume,
-                retry_failed=request.retry_failed,
-                extend=request.extend,
-                overwrite=request.overwrite,
-                gates=request.gates,
-                progress=shown,
-                timeout=request.timeout,
-                keep_private=request.keep_private,
-                trust=request.trust,
-            )
+            found = run(**vars(replace(settings, spec_or_cases=spec, progress=progress)))
             _write_pages(found)
         except KeyboardInterrupt:
-            if shown.has_begun:
-                _print_interrupt(request, len(spec.cases), console)
+            if progress.has_begun:
+                _print_interrupt(Path(str(settings.out)), len(spec.cases), again, console)
             else:
                 print_line(console, "interrupted before the first case began; nothing was lost")
             raise
     return found
 
 
-def _print_interrupt(request: AuditRequest, total: int, console: Console) -> None:
+def _print_interrupt(out: Path, total: int, again: str, console: Console) -> None:
     """Write the pages of what is done, and print how to go on."""
-    begun = load_audit(request.out)
+    begun = load_audit(out)
     done = len(begun.every_record)
     when = f"before the first of {total} cases was done"
     if done:
-        when = f"after {done} of {total} cases; they are in {request.out}"
-    again = request.command or shlex.join(request.resuming())
+        when = f"after {done} of {total} cases; they are in {out}"
     print_line(console, f"interrupted {when}\nto go on: {again}")
     _write_pages(begun)
 
@@ -310,18 +246,19 @@ def _write_pages(found: AuditResult) -> None:
     save_page(found)
 
 
-def show_plan(request: AuditRequest, spec: Spec, console: Console) -> int:
+def show_plan(settings: RunOptions, spec: Spec, console: Console) -> int:
     """List what would run and estimate how long it would take."""
     _print_title(spec, console)
-    records = load_audit(request.out).every_record if request.resumes else ()
+    out = Path(str(settings.out))
+    records = load_audit(out).every_record if _resumes(settings.resume, out) else ()
     done = {record.case for record in records}
     missing = [case for case in spec.cases if case.id not in done]
     seconds = estimate(missing, records)
     print_line(
         console,
         f"{count_noun(len(missing), 'case')} to run, about "
-        f"{write_duration(sum(seconds) / (request.workers or 1))}: an estimate from a few steps of "
-        "every attack and bound on every network, or from what is recorded",
+        f"{write_duration(sum(seconds) / (settings.workers or 1))}: an estimate from a few steps "
+        "of every attack and bound on every network, or from what is recorded",
     )
     for number, (case, price) in enumerate(zip(missing, seconds, strict=True), 1):
         # Rounded up, cases of a moment each would add up to more than all of them.
@@ -368,7 +305,7 @@ def _tell_damaged(found: AuditResult) -> list[str]:
     ]
 
 
-def _print_leaks(gates: Sequence[Gate], records: Sequence[Record], console: Console) -> bool:
+def _print_leaks(gates: Sequence[str], records: Sequence[Record], console: Console) -> bool:
     """Print who leaked through which attack, and return whether anybody did."""
     found = find_breaches(gates, records)
     # Seeds with the same result are printed once.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -15,55 +16,84 @@ from seepage.audit.run_spec import pick_device
 from seepage.audit.spec import Spec, build_spec
 from seepage.audit.spec_entries import read_dataset
 from seepage.audit.spec_text import SpecSource, write_toml
-from seepage.cli.new_command import NewSpec
+from seepage.cli.commands import Audit, New, Sweep
+from seepage.cli.console import print_line
+from seepage.cli.new_command import write_scenario
 from seepage.cli.options import read_part
-from seepage.cli.report_command import print_line, write
-from seepage.cli.run_audit import CASE_FAILED, DONE, AuditRequest, perform, show_plan
+from seepage.cli.report_command import write
+from seepage.cli.run_audit import CASE_FAILED, DONE, perform, show_plan
 from seepage.clients.client import Client
 from seepage.core import Protection, Rng, Task
 from seepage.core.errors import Diverged, InvalidValue
 from seepage.defenses.clip import dp_sgd, gaussian_epsilon, noise_multiplier
+from seepage.options import RunOptions
 from seepage.report import as_csv, audit_verdict
 from seepage.report.leak_table import start_table
 from seepage.report.page.sweep_page import SweepPoint, sweep_page, sweep_rows, tabulate_sweep
 from seepage.utility import Training, Utility, train
 
-KNOBS = ("noise", "epsilon", "prune", "batch_size")
 # Of one update; what epsilon is stated for.
 DELTA = 1e-5
+# The norm to which DP-SGD clips.
+_CLIP = 1.0
 # The part of a data set on which accuracy is measured.
 _HELD_OUT = 0.2
+# The option of each setting.
+_KNOBS = {
+    "noise": "--noise",
+    "epsilon": "--epsilon",
+    "prune": "--prune",
+    "batch_size": "--batch-sizes",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep:
-    """What is swept, over what, and for how many steps it is trained: None for the usual ones."""
+class _Knob:
+    """What is swept, and over what."""
 
-    knob: str
+    name: str
     values: tuple[float, ...]
-    base: NewSpec
-    train_steps: int | None
-    clip: float = 1.0
+    asked: Sweep
 
-    def text(self) -> str:
-        """The spec of the audit behind it."""
-        scenario = self.base.scenario()
-        if self.knob == "batch_size":
-            sizes = tuple(map(int, self.values))
-            scenario["data"] = replace(self.base, batch_sizes=sizes).scenario()["data"]
-        else:
+    @classmethod
+    def of(cls, asked: Sweep) -> _Knob:
+        """The one setting that the options sweep."""
+        written = (asked.noise, asked.epsilon, asked.prune, asked.batch_sizes)
+        given = dict(zip(_KNOBS, written, strict=True))
+        chosen = [(name, values) for name, values in given.items() if values is not None]
+        if len(chosen) != 1:
+            raise InvalidValue(
+                "expected one of --noise, --epsilon, --prune and --batch-sizes, got "
+                + (f"{len(chosen)}; sweep one at a time" if chosen else "none")
+            )
+        [(name, values)] = chosen
+        return cls(name=name, values=read_values(name, values), asked=asked)
+
+    def write_spec(self) -> str:
+        """The spec of the audit behind the sweep."""
+        asked, sizes = self.asked, (self.asked.batch_size,)
+        new = New(
+            data=asked.data,
+            model=asked.model,
+            option=asked.option,
+            people=asked.people,
+            batch_size=tuple(map(int, self.values)) if self.name == "batch_size" else sizes,
+            attack=asked.attack,
+            knows_labels=asked.knows_labels,
+        )
+        scenario = write_scenario(new)
+        if self.name != "batch_size":
             scenario["defenses"] = [self._write_defense(value) for value in self.values]
-        title = f"{self.base.model} on {self.base.data}, by {self.knob}"
+        title = f"{asked.model} on {asked.data}, by {self.name}"
         return write_toml({"title": title, "scenario": scenario})
 
     def _write_defense(self, value: float) -> list[Mapping[str, Any]]:
-        if self.knob == "noise":
+        if self.name == "noise":
             return [{"name": "AddGaussian", "std": value}] if value else []
-        if self.knob == "prune":
+        if self.name == "prune":
             return [{"name": "Prune", "ratio": value}] if value else []
-        sigma = _find_noise(value)
-        size = self.base.batch_sizes[0]
-        options = {"max_norm": self.clip, "noise_multiplier": sigma, "batch_size": size}
+        sigma, size = _find_noise(value), self.asked.batch_size
+        options = {"max_norm": _CLIP, "noise_multiplier": sigma, "batch_size": size}
         return [{"name": "dp_sgd", **options}]
 
 
@@ -82,9 +112,8 @@ def read_values(knob: str, written: str) -> tuple[float, ...]:
     whole = knob != "batch_size" or all(value.is_integer() for value in values)
     fits = all(least <= value < 1e6 for value in values) and len(set(values)) == len(values)
     if not values or not fits or not whole:
-        option = {"batch_size": "--batch-sizes"}.get(knob, f"--{knob}")
         raise InvalidValue(
-            f"expected {option} as different numbers from {least:g} on, such as 1,2,4, got "
+            f"expected {_KNOBS[knob]} as different numbers from {least:g} on, such as 1,2,4, got "
             f"{written!r}"
         )
     return values
@@ -106,42 +135,46 @@ def _find_noise(epsilon: float) -> float:
     return high
 
 
-def run_sweep(sweep: Sweep, request: AuditRequest, console: Console) -> int:
+def run_sweep(asked: Sweep, console: Console) -> int:
     """Audit and train at every value, and write the page; returns the exit code."""
-    source = SpecSource("the sweep", sweep.text(), pick_device(request.device))
-    spec = build_spec(source)
-    if request.dry_run:
-        return show_plan(request, spec, console)
-    found = perform(request, spec, console)
-    points = [_measure(sweep, spec, found, number, console) for number in range(len(sweep.values))]
-    knob = sweep.knob.replace("_", " ")
-    _print_points(knob, points, console)
+    knob = _Knob.of(asked)
+    settings = RunOptions(
+        out=asked.out, device=asked.device, workers=asked.workers, overwrite=asked.overwrite
+    )
+    spec = build_spec(SpecSource("the sweep", knob.write_spec(), pick_device(asked.device)))
+    if asked.shown.dry_run:
+        return show_plan(settings, spec, console)
+    again = Audit(out=asked.out, settings=settings, shown=asked.shown).resuming()
+    found = perform(settings, spec, console, asked.shown, again=shlex.join(again))
+    points = [_measure(knob, spec, found, number, console) for number in range(len(knob.values))]
+    name = knob.name.replace("_", " ")
+    _print_points(name, points, console)
     judged = audit_verdict(found)
-    page = sweep_page(found.title, knob, points, judged)
+    page = sweep_page(found.title, name, points, judged)
     write(found.path / "sweep.html", page)
-    write(found.path / "sweep.csv", as_csv(sweep_rows(knob, points)))
+    write(found.path / "sweep.csv", as_csv(sweep_rows(name, points)))
     print_line(console, f"sweep: {found.path / 'sweep.html'}   rows: {found.path / 'sweep.csv'}")
     return CASE_FAILED if any(record.failed for record in found.records) else DONE
 
 
 def _measure(
-    sweep: Sweep, spec: Spec, found: AuditResult, number: int, console: Console
+    knob: _Knob, spec: Spec, found: AuditResult, number: int, console: Console
 ) -> SweepPoint:
-    by_size = sweep.knob == "batch_size"
+    by_size = knob.name == "batch_size"
     audit = spec.parts[number if by_size else 0].audit
     defense = audit.defenses[0 if by_size else number]
-    size = int(sweep.values[number]) if by_size else sweep.base.batch_sizes[0]
+    size = int(knob.values[number]) if by_size else knob.asked.batch_size
     links = describe_defense(Client(audit.locals[0], defense))
     people = found.results.where(defense=links, batch_size=size).strongest()
     shares = bool(people) and all(row.is_share for row in people)
     scores = [row.measured if shares else row.psnr for row in people]
     sigma = noise_multiplier(defense)
-    trained, wanted = None, sweep.train_steps != 0
+    trained, wanted = None, knob.asked.train_steps != 0
     if wanted:
-        print_line(console, f"training with {sweep.knob} {sweep.values[number]:g}", style="dim")
-        trained = _train(sweep, audit.tasks[0], defense, size if by_size else None)
+        print_line(console, f"training with {knob.name} {knob.values[number]:g}", style="dim")
+        trained = _train(knob.asked, audit.tasks[0], defense, size if by_size else None)
     return SweepPoint(
-        value=sweep.values[number],
+        value=knob.values[number],
         people=len(people),
         identified=people.identified,
         conclusive=not people.unclear,
@@ -156,18 +189,18 @@ def _measure(
     )
 
 
-def _train(sweep: Sweep, task: Task, defense: Protection, size: int | None) -> Utility | None:
+def _train(asked: Sweep, task: Task, defense: Protection, size: int | None) -> Utility | None:
     """Train in batches of their own size, unless that is swept; None if the training diverged."""
-    dataset = read_dataset(read_part(sweep.base.data, "data"))
+    dataset = read_dataset(read_part(asked.data, "data"))
     order = Rng(0).fork("held out").permutation(len(dataset))
     kept = max(size or 1, round((1 - _HELD_OUT) * len(dataset)))
     learnt, unseen = dataset.take(order[:kept]), dataset.take(order[kept:])
     if not len(unseen):
         raise InvalidValue(f"{dataset.name} has too few people to train on; use --train-steps 0")
-    plan = Training.usual(len(learnt), batch_size=size, steps=sweep.train_steps)
+    plan = Training.usual(len(learnt), batch_size=size, steps=asked.train_steps)
     if (sigma := noise_multiplier(defense)) is not None:
         # The noise multiplier and so the epsilon of one update are the same for any batch size.
-        options = {"max_norm": sweep.clip, "noise_multiplier": sigma}
+        options = {"max_norm": _CLIP, "noise_multiplier": sigma}
         defense = dp_sgd(**options, batch_size=plan.batch_size)
     try:
         return train(task, learnt, held_out=unseen, plan=plan, defense=defense, rng=Rng(0))
