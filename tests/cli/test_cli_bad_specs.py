@@ -150,13 +150,13 @@ BAD = {
         "[[scenario]]\ndata = { name = 'photos' }\nmodels = { name = 'mlp' }",
         "expected attacks as one or more tables such as { name = ... }, got nothing",
     ),
-    "a name instead of a table": (
-        spec(attacks='"dlg"'),
-        "attacks: expected attacks as tables: attacks = { name = \"dlg\" }, got 'dlg'",
+    "a part in words that cannot be read": (
+        spec(attacks='"dlg(steps=many)"'),
+        "attacks: dlg expects steps as a number, a list or words in quotes, got many",
     ),
-    "names instead of tables": (
-        spec(models='["mlp", "lenet"]'),
-        'expected models as tables: models = [{ name = "mlp" }, { name = "lenet" }], got',
+    "an unknown part in words": (
+        spec(models='["mlp", "lenett"]'),
+        "models: unknown model 'lenett'; did you mean 'lenet'?",
     ),
     "a defense in other capitals": (
         spec(defenses='[[{ name = "DP-SGD" }]]'),
@@ -213,9 +213,9 @@ BAD = {
         ),
         "use Gradient(), or Clip for ClipEach",
     ),
-    "defenses that are a word": (
-        spec(defenses='"Prune"'),
-        "expected defenses as a list such as [[], [{ name = ... }]]",
+    "a misspelt option of a defense in words": (
+        spec(defenses='"Sign + Prune(rato=0.5)"'),
+        "defenses: unknown option 'rato' of Prune; did you mean 'ratio'?",
     ),
     "defenses that are a number": (spec(defenses="3"), "expected defenses as a list"),
     "defenses that are none": (spec(defenses="[]"), "expected defenses as a list"),
@@ -225,7 +225,7 @@ BAD = {
     ),
     "word for a truth value": (
         spec(threats='{ knows_labels = "no" }'),
-        "threats: expected knows_labels to be true or false, got 'no'",
+        "threats: Threat expects knows_labels as true or false, got 'no'",
     ),
     "batch beyond the data": (
         spec(data='{ name = "photos", batch_size = 25 }'),

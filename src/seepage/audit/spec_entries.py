@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, TypeVar
 
 import torch
@@ -16,7 +16,6 @@ import torch
 from seepage.attacks import ReadLogits, Unmixed, adaptive
 from seepage.attacks.applicability import require_kind
 from seepage.attacks.feature_recovery import FeatureRecovery
-from seepage.attacks.image_prior import PriorNetwork
 from seepage.attacks.labels import InferLabels
 from seepage.audit.captured_data import CapturedData, read_capture
 from seepage.audit.targets import Target, select_targets
@@ -24,9 +23,10 @@ from seepage.bounds import BOUNDS, Bound
 from seepage.clients import LOCALS
 from seepage.core import ActiveAttack, Attack, Domain, LocalComputation, Protection, Task, errors
 from seepage.core.batch import are_numbers
-from seepage.core.construct import Component, construct, write_call
+from seepage.core.construct import Component, Parts, construct, write_call
 from seepage.core.errors import InvalidValue, UnknownName, error_path
 from seepage.core.loss import LOSSES
+from seepage.core.part_text import read_links, read_part
 from seepage.core.plugins import add_article, find_part, is_path
 from seepage.core.rng import require_seed
 from seepage.data.dataset import Dataset
@@ -74,25 +74,53 @@ def require_numbers(value: object) -> None:
 def read_each(
     table: Table, key: str, read: Callable[[Table], T], default: list[Table] | None = None
 ) -> list[T]:
-    """Read every table under a key; a single table counts as a list of one."""
+    """Read every table under a key, or its words; a single one counts as a list of one."""
     value = table.get(key, default)
-    found = [value] if isinstance(value, Mapping) else value
+    found = [value] if isinstance(value, Mapping | str) else value
     with error_path(key):
-        if not isinstance(found, list) or not found or not all(map(_is_table, found)):
+        if not isinstance(found, list) or not found or not all(map(_is_part, found)):
+            several = "[[scenario]] sections" if key == "scenario" else _TABLES
             came = "nothing" if value is None else repr(value)
-            raise InvalidValue(f"expected {key} as {_describe_tables(key, value)}, got {came}")
-        return read_list(found, read)
+            raise InvalidValue(f"expected {key} as one or more {several}, got {came}")
+        return read_list(found, lambda one: read(_read_words(one, key)))
 
 
-def _describe_tables(key: str, value: object) -> str:
-    """What to write instead: the tables of a name that came alone, if one did."""
-    if key == "scenario":
-        return "one or more [[scenario]] sections"
-    names = value if isinstance(value, list) else [value]
-    if not names or not all(isinstance(name, str) for name in names):
-        return "one or more tables such as { name = ... }"
-    tables = ", ".join(f"{{ name = {json.dumps(name, ensure_ascii=False)} }}" for name in names)
-    return f"tables: {key} = {f'[{tables}]' if isinstance(value, list) else tables}"
+_TABLES = "tables such as { name = ... }"
+
+
+def _is_part(value: object) -> bool:
+    return isinstance(value, Mapping | str)
+
+
+def _read_words(part: Table | str, key: str) -> Table:
+    """The table of a part under a key, which may be in words such as `Prune(ratio=0.9)`."""
+    if not isinstance(part, str):
+        return part
+    if key not in _NOUNS:
+        raise InvalidValue(f"expected a table, got {part!r}")
+    return read_words(part, _NOUNS[key])
+
+
+_NOUNS = {
+    "attacks": "attack",
+    "bounds": "bound",
+    "data": "data",
+    "defenses": "defense",
+    "locals": "local computation",
+    "models": "model",
+    "threats": "threat",
+}
+
+
+def read_words(written: str, noun: str) -> dict[str, Any]:
+    """Read a part in words as its table; the options of some may be given by their place alone."""
+    name, called, _ = written.partition("(")
+    # The table of models is another, and what makes them takes no option by its place.
+    known = {"bound": BOUNDS, "defense": DEFENSES, "local computation": LOCALS, "threat": _THREATS}
+    order: Sequence[str] = ()
+    if called and noun in known and name.strip() in known[noun]:
+        order = [*inspect.signature(known[noun][name.strip()]).parameters]
+    return read_part(written, noun, order=order)
 
 
 def read_list(values: Sequence[U], read: Callable[[U], T]) -> list[T]:
@@ -102,10 +130,6 @@ def read_list(values: Sequence[U], read: Callable[[U], T]) -> list[T]:
         with error_path(number):
             found.append(read(value))
     return found
-
-
-def _is_table(value: object) -> bool:
-    return isinstance(value, Mapping)
 
 
 def require_bool(key: str, value: object) -> bool:
@@ -129,13 +153,14 @@ def _construct_part(
     known: Mapping[str, Callable[..., T]],
     table: Table,
     expected: type | UnionType,
+    parts: Parts = MappingProxyType({}),
 ) -> T:
     """Make what a table names, in a catalogue or as `package.module:factory`."""
     name, options = _split_name(table)
     with error_path("name"):
         make = find_part(kind, name, known)
     with explain_errors(name):
-        made = construct(name, make, options)
+        made = construct(name, make, options, parts=parts)
     if not isinstance(made, expected):
         with error_path("name"):
             raise InvalidValue(
@@ -212,7 +237,7 @@ def read_local(table: Table) -> LocalComputation:
 
 def read_defenses(listed: object) -> list[Protection]:
     """Make every defense, at least one."""
-    found = [listed] if isinstance(listed, Mapping) else listed
+    found = [listed] if isinstance(listed, Mapping | str) else listed
     with error_path("defenses"):
         if not isinstance(found, list) or not found:
             raise InvalidValue(
@@ -224,20 +249,27 @@ def read_defenses(listed: object) -> list[Protection]:
 
 def _read_defense(links: object) -> Protection:
     """Make a defense of one table, or chain a list of them; an empty list defends nothing."""
-    listed = [links] if isinstance(links, Mapping) else links
-    if not isinstance(listed, list) or not all(map(_is_table, listed)):
+    listed: object = [links] if isinstance(links, Mapping) else links
+    if isinstance(links, str):
+        listed = read_links(links)
+    if not isinstance(listed, list) or not all(map(_is_part, listed)):
         raise InvalidValue(
             f"expected a defense as a list of tables such as [{{ name = ... }}], got {links!r}"
         )
-    make = partial(_construct_part, "defense", DEFENSES, expected=Protection)
-    return chain(*read_list(listed, make))
+    return chain(*read_list(listed, _read_link))
+
+
+def _read_link(part: Table | str) -> Protection:
+    return _construct_part("defense", DEFENSES, _read_words(part, "defenses"), Protection)
+
+
+def read_chain(written: str) -> list[dict[str, Any]]:
+    """Read a defense in words, such as `Clip(max_norm=1) + Sign()`, as a list of tables."""
+    return [read_words(link, "defense") for link in read_links(written)]
 
 
 def read_threat(table: Table) -> Threat:
     """Make what the adversary knows, item by item or by the name of a preset."""
-    for key, value in table.items():
-        if key.startswith("knows"):
-            require_bool(key, value)
     return _construct_part("threat", _THREATS, {"name": "Threat", **table}, Threat)
 
 
@@ -274,12 +306,12 @@ def read_attack(table: Table, domain: Domain | None = None) -> tuple[Component, 
     images is `prior = { width = ... }`.
     """
     name, options = _split_name(table)
-    for key, read in _INNER.items():
-        if isinstance(options.get(key), Mapping):
-            with error_path(key):
-                options[key] = read(options[key], domain)
+    parts: Parts = {
+        Attack: lambda inner: read_attack(_read_words(inner, "attacks"), domain)[1],
+        FeatureRecovery: lambda inner: read_recovery(_read_words(inner, "attacks"), domain),
+    }
     wanted = {key: options.pop(key, False) for key in _WRAPPERS}
-    made = _construct_part("attack", ALL_ATTACKS, {"name": name, **options}, Attack)
+    made = _construct_part("attack", ALL_ATTACKS, {"name": name, **options}, Attack, parts)
     if domain is not None:
         with error_path("name"):
             require_kind(name, domain)
@@ -304,13 +336,6 @@ def read_recovery(table: Table, domain: Domain | None = None) -> FeatureRecovery
             f"expected an attack that recovers features, such as tensor_features, got {name}"
         )
     return made
-
-
-_INNER: Mapping[str, Callable[[Table, Domain | None], object]] = {
-    "attack": lambda table, domain: read_attack(table, domain)[1],
-    "features": read_recovery,
-    "prior": lambda table, _: construct("prior", PriorNetwork, table),
-}
 
 
 DATASET = ("name", "split", "pixels", "mean", "std", "labels")
@@ -351,6 +376,11 @@ def read_dataset(table: Table) -> Dataset:
         # Records must tell the same data at another size or split apart.
         found = replace(found, name=write_call(found.name, options | scaling))
     return found
+
+
+def find_dataset(written: str) -> Dataset:
+    """Load a data set in words, such as `folder:PATH:pixels=28`."""
+    return read_dataset(read_words(written, "data"))
 
 
 def _normalise(

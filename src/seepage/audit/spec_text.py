@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from seepage.audit.database import DATABASE
-from seepage.core.construct import LARGEST, parse_toml
+from seepage.core.construct import LARGEST, parse_toml, write_call
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
 from seepage.core.whole_file import read_plain
 
@@ -95,7 +95,15 @@ def write_entry(value: object) -> str:
 
 
 def write_value(value: object) -> str:
-    """Write a value as TOML, which has the same words, numbers and booleans as JSON."""
+    """Write a value as TOML, which has the same words, numbers and booleans as JSON, but no None.
+
+    Example:
+        >>> write_value({"name": "Mean", "over": None})
+        '"Mean(over=None)"'
+    """
+    if isinstance(value, Mapping) and None in value.values() and "name" in value:
+        options = {key: one for key, one in value.items() if key != "name"}
+        return json.dumps(write_call(value["name"], options), ensure_ascii=False)
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_key(k)} = {write_value(v)}" for k, v in value.items()) + " }"
     if isinstance(value, list | tuple):

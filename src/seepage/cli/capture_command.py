@@ -11,13 +11,13 @@ from rich.console import Console
 
 from seepage.attacks.applicability import Applicability, check_applicability, explain_refusals
 from seepage.audit.captured_data import CapturedData, read_capture
-from seepage.audit.spec_entries import explain_errors, read_defenses, read_model
+from seepage.audit.spec_entries import explain_errors, read_defenses, read_model, read_words
 from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.audit.words import count_noun
 from seepage.capture.consistency import consistency
 from seepage.cli.commands import InsteadOfSpec
 from seepage.cli.console import print_line
-from seepage.cli.options import read_chains, read_network, read_part, read_shape
+from seepage.cli.options import read_chains, read_network, read_shape
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
 
@@ -31,7 +31,7 @@ def model_spec(given: InsteadOfSpec, *, device: str) -> SpecSource:
     """Write down an audit of one network on one data set by `auto`."""
     batch_size = given.batch_size or 1
     people = given.people or max(_PEOPLE, batch_size)
-    data = {**read_part(given.data or "", "data"), "people": people, "batch_size": batch_size}
+    data = {**read_words(given.data or "", "data"), "people": people, "batch_size": batch_size}
     network = read_network(given.model or "", given.option)
     scenario = _write_scenario(data, network, given, read_chains(given.defense))
     spec = {"title": f"{given.model} on {given.data}", "scenario": scenario}

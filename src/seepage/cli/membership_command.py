@@ -13,7 +13,7 @@ from rich.console import Console
 from seepage.audit.captured_data import read_capture
 from seepage.audit.evidence import InferenceResult, describe_evidence, save_evidence
 from seepage.audit.folder import require_free
-from seepage.audit.spec_entries import explain_errors, read_model
+from seepage.audit.spec_entries import explain_errors, find_dataset, read_model
 from seepage.cli.commands import Membership
 from seepage.cli.console import print_line
 from seepage.cli.options import read_network
@@ -21,7 +21,6 @@ from seepage.core import Observation
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue
 from seepage.data.dataset import Dataset
-from seepage.data.load import load
 from seepage.defenses.clip import AddGaussian
 from seepage.inference.detection import Detection
 from seepage.inference.membership import membership
@@ -40,7 +39,7 @@ def answer_membership(asked: Membership, console: Console) -> None:
     if asked.out is not None:
         _require_other_file(asked.out, asked.captures)
     seen = [_observe(path, asked) for path in asked.captures]
-    candidates, public = load(asked.candidates), load(asked.public)
+    candidates, public = find_dataset(asked.candidates), find_dataset(asked.public)
     for data in (candidates, public):
         _require_same_inputs(data, seen[0])
     people = candidates.take(range(len(candidates)))

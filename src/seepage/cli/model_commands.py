@@ -12,14 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from seepage.audit.spec_entries import explain_errors
+from seepage.audit.spec_entries import explain_errors, find_dataset
 from seepage.audit.words import list_words
 from seepage.cli.commands import Inspect, Vet
 from seepage.cli.console import print_line
 from seepage.cli.options import read_network, read_shape
 from seepage.core import Domain, Task
 from seepage.core.errors import InvalidValue
-from seepage.data.load import load
 from seepage.domains import CIFAR10, Tokens, domain_of_shape
 from seepage.exposure.inspection import FirstLayerCount, Inspection, inspection
 from seepage.exposure.vet import ON_DATA, Judgement, VettingVerdict, vet
@@ -159,7 +158,7 @@ def vet_model(asked: Vet, console: Console) -> int:
     fitted: dict[str, object] = {"domain": _read_domain(asked.shape)}
     own = None
     if asked.data is not None:
-        dataset = load(asked.data)
+        dataset = find_dataset(asked.data)
         own = dataset.batch(min(asked.people, len(dataset)))
         if asked.shape is None:
             fitted = {"domain": dataset.domain, "classes": dataset.classes}

@@ -11,11 +11,12 @@ from typing import Any
 from rich.console import Console
 
 from seepage.audit.spec import build_spec
+from seepage.audit.spec_entries import read_words
 from seepage.audit.spec_text import SpecSource, write_entry
 from seepage.audit.words import count_noun
 from seepage.cli.commands import New
 from seepage.cli.console import print_line
-from seepage.cli.options import read_chains, read_network, read_part
+from seepage.cli.options import read_chains, read_network
 from seepage.cli.report_command import write
 from seepage.core.errors import InvalidValue
 
@@ -47,12 +48,12 @@ def write_scenario(asked: New) -> dict[str, Any]:
         "locals": local,
         "defenses": read_chains(asked.defense),
         "threats": {"knows_labels": asked.knows_labels},
-        "attacks": [read_part(written, "attack") for written in asked.attack or _ATTACKS],
+        "attacks": [read_words(written, "attack") for written in asked.attack or _ATTACKS],
     }
 
 
 def _choose_people(asked: New, size: int) -> dict[str, Any]:
-    data = read_part(asked.data or _DEFAULTS["data"], "data")
+    data = read_words(asked.data or _DEFAULTS["data"], "data")
     return {**data, "people": -(-asked.people // size) * size, "batch_size": size}
 
 

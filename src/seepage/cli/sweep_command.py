@@ -14,12 +14,11 @@ from seepage.audit.audit_result import AuditResult
 from seepage.audit.case import describe_defense
 from seepage.audit.run_spec import pick_device
 from seepage.audit.spec import Spec, build_spec
-from seepage.audit.spec_entries import read_dataset
+from seepage.audit.spec_entries import find_dataset
 from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.cli.commands import Audit, New, Sweep
 from seepage.cli.console import print_line
 from seepage.cli.new_command import write_scenario
-from seepage.cli.options import read_part
 from seepage.cli.report_command import write
 from seepage.cli.run_audit import CASE_FAILED, DONE, perform, show_plan
 from seepage.clients.client import Client
@@ -191,7 +190,7 @@ def _measure(
 
 def _train(asked: Sweep, task: Task, defense: Protection, size: int | None) -> Utility | None:
     """Train in batches of their own size, unless that is swept; None if the training diverged."""
-    dataset = read_dataset(read_part(asked.data, "data"))
+    dataset = find_dataset(asked.data)
     order = Rng(0).fork("held out").permutation(len(dataset))
     kept = max(size or 1, round((1 - _HELD_OUT) * len(dataset)))
     learnt, unseen = dataset.take(order[:kept]), dataset.take(order[kept:])

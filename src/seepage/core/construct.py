@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from seepage.core.digest import stable_repr
@@ -45,8 +45,23 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise InvalidValue(str(error)) from None
 
 
-def construct(name: str, function: Callable[..., T], options: Mapping[str, object]) -> T:
-    """Call `function(**options)`; explain a misspelt, missing or unusable option in one sentence.
+Parts = Mapping[Any, Callable[[Any], object]]
+
+
+def construct(
+    name: str,
+    function: Callable[..., T],
+    options: Mapping[str, object],
+    *,
+    parts: Parts = MappingProxyType({}),
+) -> T:
+    """Call `function(**options)` with values of the declared types; explain what cannot be used.
+
+    Args:
+        name: What errors call it.
+        function: A function or class whose parameters have type hints.
+        options: Plain data by name, as `build` takes it.
+        parts: How to build what plain data cannot be, by its type.
 
     Example:
         >>> from seepage.core.reconstruction import Certificate
@@ -66,26 +81,67 @@ def construct(name: str, function: Callable[..., T], options: Mapping[str, objec
     for option, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and option not in options:
             raise InvalidValue(f"{name} needs the option {option!r}, which is not given")
-    hints = _hints(function)
-    # TOML has no tuples.
-    tuples = {
-        option
-        for option in options
-        if tuple in (hints.get(option), get_origin(hints.get(option)))
-        or (option in parameters and isinstance(parameters[option].default, tuple))
-    }
-    options = {o: _freeze_lists(v) if o in tuples else v for o, v in options.items()}
+    hints, given = _hints(function), {}
     for option, value in options.items():
-        if option in hints and not _fits(value, hints[option]):
-            wanted = getattr(hints[option], "__name__", str(hints[option]))
-            with error_path(option):
-                raise InvalidValue(f"{name} expects {option} as {wanted}, got {value!r}")
+        with error_path(option):
+            hint, expects = hints.get(option, Any), f"{name} expects {option}"
+            given[option] = build(value, hint, expects, parts=parts)
+        if option in parameters and isinstance(parameters[option].default, tuple):
+            single = option not in hints and isinstance(value, bool | int | float)
+            given[option] = (value,) if single else _freeze_lists(given[option])
     try:
-        return function(**options)
+        return function(**given)
     except TypeError as error:
         # Only values of a wrong type are left, such as a string compared with a number.
         reason = " ".join(str(error).splitlines()[:1])
-        raise InvalidValue(f"{name} cannot use {dict(options)!r}: {reason}") from error
+        raise InvalidValue(f"{name} cannot use {given!r}: {reason}") from error
+
+
+def build(value: Any, hint: Any, expects: str, *, parts: Parts = MappingProxyType({})) -> Any:  # noqa: ANN401
+    """Build the value of a declared type of plain data.
+
+    A list becomes a tuple, and so does a single value, where a tuple is declared; a table becomes
+    the dataclass that is declared, or what `parts` makes of it.
+
+    Example:
+        >>> build(32, tuple[int, ...], "mlp expects hidden"), build([1], Any, "it expects it")
+        ((32,), [1])
+        >>> build("high", float | None, "Prune expects ratio")
+        Traceback (most recent call last):
+        ...
+        seepage.core.errors.InvalidValue: Prune expects ratio as float | None, got 'high'
+    """
+    choices = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    for choice in choices:
+        if choice in parts and isinstance(value, Mapping | str):
+            return parts[choice](value)
+        if is_dataclass(choice) and isinstance(choice, type) and isinstance(value, Mapping):
+            return construct(choice.__name__, choice, value, parts=parts)
+    # A number is no list of one where a number is declared too.
+    for read in (_keep, _gather):
+        for choice in choices:
+            if (found := read(value, choice)) is not None:
+                return found[0]
+    wanted = getattr(hint, "__name__", str(hint))
+    raise InvalidValue(f"{expects} as {_TOLD.get(hint, wanted)}, got {value!r}")
+
+
+_TOLD = {bool: "true or false"}
+
+
+def _keep(value: Any, hint: Any) -> tuple[Any] | None:  # noqa: ANN401
+    """The value for a hint that it fits, as a tuple if that is declared; None if it does not."""
+    if tuple in (hint, get_origin(hint)):
+        return (_freeze_lists(value),) if isinstance(value, list | tuple) else None
+    return (value,) if _fits(value, hint) else None
+
+
+def _gather(value: Any, hint: Any) -> tuple[Any] | None:  # noqa: ANN401
+    """A single value as one of several, for a hint of several."""
+    several = get_origin(hint) in (tuple, Sequence) and not isinstance(value, str | list | tuple)
+    if several and _fits(value, get_args(hint)[0]):
+        return ((value,),) if get_origin(hint) is tuple else ([value],)
+    return None
 
 
 def _hints(function: Callable[..., object]) -> dict[str, Any]:
@@ -100,6 +156,8 @@ def _hints(function: Callable[..., object]) -> dict[str, Any]:
 def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401
     """Whether plain data has a declared type; other values are left to the constructor."""
     origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
     if origin in (Union, UnionType):
         return any(_fits(value, option) for option in inner)
     if origin is Literal:
@@ -109,6 +167,8 @@ def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
+    if origin is Sequence:
+        return isinstance(value, list | tuple | str) or not _fits(value, inner[0])
     if origin is None and isinstance(hint, type) and not getattr(hint, "_is_protocol", False):
         return isinstance(value, hint)
     return True
