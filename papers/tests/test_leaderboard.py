@@ -132,7 +132,9 @@ def test_an_interrupted_run_goes_on_with_the_row_it_was_at(tmp_path, monkeypatch
         make(tmp_path / "out")
     rows = json.loads((tmp_path / "out" / "utility.json").read_text())["rows"]
     assert [row["accuracy"] for row in rows.values()] == [0.5]
-    monkeypatch.setattr(module, "perform", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        module, "perform", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     monkeypatch.setattr(
         module, "measure_utility", lambda _b, line, *_: done.append(line.label) or {"accuracy": 0.4}
     )
