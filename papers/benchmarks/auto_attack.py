@@ -39,8 +39,8 @@ from seepage.core import (
     Rng,
     Task,
 )
+from seepage.core.attack import attack_many
 from seepage.core.errors import SeepageError
-from seepage.core.protocols import attack_many
 from seepage.core.reconstruction import Race
 from seepage.data.dataset import Dataset
 from seepage.rehearsal import EFFORTS, Auto, PublicData

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import MappingProxyType
 from typing import ClassVar, TypeVar
@@ -16,9 +16,18 @@ from seepage.attacks.labels.infer_labels import InferLabels
 from seepage.attacks.labels.read_logits import ReadLogits
 from seepage.attacks.linear_systems.analytic_fc import features
 from seepage.attacks.unmixed import Unmixed
-from seepage.core import Attack, Observation, PreparedBatch, Protection, Reconstruction, Rng, Update
-from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
-from seepage.core.protocols import Stage, attack_many, attack_one, needs_labels
+from seepage.core import (
+    Attack,
+    AttackWrapper,
+    Observation,
+    Prepared,
+    PreparedBatch,
+    Protection,
+    Rng,
+    Update,
+)
+from seepage.core.errors import MissingKnowledge, NotApplicable
+from seepage.core.protocols import Stage
 from seepage.defenses import (
     AddGaussian,
     AddLaplace,
@@ -250,36 +259,19 @@ def adapt_to_defense(attack: Attack, observation: Observation) -> AttackPlan:
 
 
 @dataclass(frozen=True)
-class Adaptive:
+class Adaptive(AttackWrapper):
     """Read off the update what the client did with its defense, then attack with that simulated.
 
     Attacks that never simulate the client, such as the closed form, stay as they are. So does
     every attack if the threat withholds the defense. The arguments are those of `adaptive`.
     """
 
-    attack: Attack
     defense: Protection | None = None
 
-    @property
-    def needs_labels(self) -> bool:
-        """If the inner attack does."""
-        return needs_labels(self.attack)
-
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Adapt the simulation, and attack."""
-        return attack_one(self, observation, rng=rng)
-
-    def many(
-        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
-    ) -> list[Reconstruction | SeepageError]:
-        """Adapt to each observation, and run equal attacks side by side."""
-        plans = [self._plan(observation) for observation in observations]
-        found: dict[int, Reconstruction | SeepageError] = {}
-        for attack in {id(plan.attack): plan.attack for plan in plans}.values():
-            places = [i for i, p in enumerate(plans) if i not in found and p.attack == attack]
-            chosen, keys = [plans[i].observation for i in places], [rngs[i] for i in places]
-            found |= zip(places, attack_many(attack, chosen, rngs=keys), strict=True)
-        return [found[i] for i in range(len(plans))]
+    def prepare(self, seen: Observation, rng: Rng) -> Prepared:
+        """Adapt the simulation and the search to the observation."""
+        plan = self._plan(seen)
+        return Prepared(plan.observation, attack=plan.attack)
 
     def _plan(self, observation: Observation) -> AttackPlan:
         client, defense = observation.simulate.client, self.defense

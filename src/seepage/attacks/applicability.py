@@ -16,8 +16,8 @@ from torch import Tensor
 
 from seepage.core import Attack, Domain, Observation, Rng
 from seepage.core.errors import NotApplicable, SeepageError, explain_errors, line_to_store
+from seepage.core.usable_update import require_continuous, require_usable
 from seepage.domains import Image, Signal, Tabular, Tokens, Vector
-from seepage.probing.usable_update import require_continuous, require_usable
 
 Recipe = TypeVar("Recipe", bound=Callable[..., Attack])
 

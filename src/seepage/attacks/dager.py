@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,8 +15,8 @@ from seepage.attacks.text.both_ways import CERTAIN, assemble_texts
 from seepage.attacks.text.readers import TextReaders, find_readers, list_weights, takes_prefixes
 from seepage.attacks.text.span_check import SpanCheck, calibrate_span, find_span, measure_tokens
 from seepage.attacks.text.text_labels import find_labels, find_last_words, rank_next_words
-from seepage.attacks.text.token_table import UNKNOWN, begin_reading, draw_texts, require_texts
-from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
+from seepage.attacks.text.token_table import UNKNOWN, draw_texts, require_texts
+from seepage.core import Attack, BaseAttack, Certificate, Observation, Reconstruction, Rng, Task
 from seepage.core.device import precision
 from seepage.core.errors import NotApplicable, require_at_least, require_within
 from seepage.core.progress import report
@@ -30,7 +29,7 @@ _NEXT = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Dager:
+class Dager(BaseAttack):
     """Find the texts whose tokens and prefixes lie in the spans of a decoder's gradients.
 
     The weight gradient of a layer that reads vectors x_i is sum_i (dL/dy_i) x_i^T. So the x_i lie
@@ -56,18 +55,10 @@ class _Dager:
         require_within("(0, 1)", rank_tolerance=self.rank_tolerance, tolerance=self.tolerance)
         require_at_least(1, at_most=self.at_most)
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+    def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Read the texts; chance only orders what is tried."""
-        began = time.perf_counter()
-        domain = begin_reading(observation, rng=rng, needed_by="dager")
-        # Spans are told from rounding, which a GPU would make larger.
-        with precision("float32"):
-            return self._read(observation, domain, rng, began)
-
-    def _read(
-        self, observation: Observation, domain: Tokens, rng: Rng, began: float
-    ) -> Reconstruction:
         task, size = observation.task, observation.batch_size
+        domain = require_texts(task.domain, needed_by="dager")
         readers = find_readers(task, tolerance=self.rank_tolerance)
         checks = self._find_spans(observation, readers)
         if not readers.both_ways:
@@ -87,9 +78,10 @@ class _Dager:
         # Unique if no other text that the vocabulary can make lies in the spans.
         alone = complete and inside == size and clear
         labels, certificate = _certify_texts(observation, texts, size, checks, alone=alone)
-        trace = Trace(seconds=time.perf_counter() - began, device=str(texts.device))
         sure = (outside[: len(texts), None] < limit) & (texts != UNKNOWN)
-        return Reconstruction(texts, labels, trace, certificate, (sure & clear).float())
+        return Reconstruction(
+            texts, labels, certificate=certificate, confidence=(sure & clear).float()
+        )
 
     def _find_texts(
         self,
@@ -360,4 +352,4 @@ def dager(
     References:
         Petrov et al., 2024 (petrov2024dager)
     """
-    return _Dager(rank_tolerance=rank_tolerance, tolerance=tolerance, at_most=at_most)
+    return Dager(rank_tolerance=rank_tolerance, tolerance=tolerance, at_most=at_most)

@@ -10,10 +10,17 @@ from torch import Tensor
 
 from seepage.attacks.exact_batch.assign_labels import match_one_to_one
 from seepage.clients import Client, FedAvg, Gradient
-from seepage.core import Attack, Observation, Reconstruction, Rng
-from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, require_at_least
+from seepage.core import (
+    Attack,
+    AttackWrapper,
+    BaseAttack,
+    Observation,
+    Prepared,
+    Reconstruction,
+    Rng,
+)
+from seepage.core.errors import InvalidValue, NotApplicable, require_at_least
 from seepage.core.protocols import needs_labels
-from seepage.core.rng import require_key
 from seepage.search.matching import GradientMatching
 from seepage.search.objective import Candidate
 
@@ -53,7 +60,7 @@ class EpochInvariance:
 
 
 @dataclass(frozen=True)
-class EpochAgnostic:
+class EpochAgnostic(AttackWrapper):
     """Search the inputs of every epoch separately, tied by what no order can change.
 
     The client went over its data several times in local batches. Which example was in which batch
@@ -80,30 +87,29 @@ class EpochAgnostic:
     # The epochs are unrolled with them.
     needs_labels = True
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Unroll the epochs, search, pair and average."""
-        require_key(rng)
-        client = _require_client(observation)
+    def prepare(self, seen: Observation, rng: Rng) -> Prepared:
+        """Unroll the epochs; then their guesses are paired and averaged."""
+        client = _require_client(seen)
         local = client.local
         if not isinstance(local, FedAvg) or local.epochs is None:
             raise NotApplicable(
                 f"expected a client that trains for epochs, got {local}; use the attack as it is"
             )
-        if observation.simulate.mixing is not None:
+        if seen.simulate.mixing is not None:
             raise NotApplicable(
                 "expected data that was not mixed, since every epoch has candidates of its own; "
                 "use the attack as it is"
             )
-        if observation.labels is None:
-            raise MissingKnowledge(
-                "labels", needed_by="an attack over epochs", hint="use Threat(knows_labels=True)"
-            )
-        unrolled = _unroll_epochs(observation, observation.labels, client, local, local.epochs)
-        prior = EpochInvariance(weight=self.weight, epochs=local.epochs)
+        labels, epochs = seen.require_labels("an attack over epochs"), local.epochs
+        prior = EpochInvariance(weight=self.weight, epochs=epochs)
         search = replace(self.attack.search, terms=(*self.attack.search.terms, prior))
-        guess = replace(self.attack, search=search)(unrolled, rng=rng)
-        merged = _merge_epochs(guess.inputs.reshape(local.epochs, -1, *guess.inputs.shape[1:]))
-        return replace(guess, inputs=merged, labels=observation.labels)
+
+        def finish(guess: Reconstruction) -> Reconstruction:
+            merged = _merge_epochs(guess.inputs.reshape(epochs, -1, *guess.inputs.shape[1:]))
+            return replace(guess, inputs=merged, labels=labels)
+
+        unrolled = _unroll_epochs(seen, labels, client, local, epochs)
+        return Prepared(unrolled, finish, attack=replace(self.attack, search=search))
 
 
 def _unroll_epochs(
@@ -142,7 +148,7 @@ def _merge_epochs(epochs: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SurrogateModel:
+class SurrogateModel(BaseAttack):
     """Match the difference of parameters by one gradient at a point between before and after.
 
         theta_a = theta_0 + a (theta_T - theta_0),   g(x; theta_a) against theta_0 - theta_T
@@ -174,9 +180,8 @@ class SurrogateModel:
         """If the inner attack does."""
         return needs_labels(self.attack)
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+    def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Attack at every position and keep the guess whose objective ended lowest."""
-        require_key(rng)
         if observation.update.kind != "difference":
             raise NotApplicable(
                 "a surrogate model stands for local steps, but this update is a gradient; "

@@ -34,8 +34,8 @@ from seepage.core import (
 from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.core.rng import require_key
+from seepage.core.usable_update import require_usable
 from seepage.probing.first_layer import rectified_layer
-from seepage.probing.usable_update import require_usable
 
 
 class _Rounds(nn.Module):
@@ -224,8 +224,7 @@ def _invert(
         select_searches(searches, factors), factors, stacked, rng=rng
     )
     task = first.task
-    natural = task.domain.denormalise(separation.inputs.reshape(-1, *task.domain.shape))
-    inputs = task.domain.project(natural).to(task.parameters[names[0]].dtype)
+    inputs = task.to_inputs(separation.inputs).to(task.parameters[names[0]].dtype)
     own = separation.gradients[:, : len(task.parameters[names[1]])]
     rows, labels = find_labels(first, layer, inputs, own, noise=factors.noise)
     seconds = time.perf_counter() - began

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,8 @@ from seepage.attacks.feature_recovery.features import Fallback, FeatureRecovery,
 from seepage.attacks.feature_recovery.softmax_features import softmax_features
 from seepage.attacks.image_prior import PriorNetwork
 from seepage.attacks.labels.read_logits import inner_product
-from seepage.core import Attack, Observation, Reconstruction, Rng
+from seepage.core import Attack, Observation, Rng, SideBySideAttack
+from seepage.core.attack import Result
 from seepage.core.errors import (
     InvalidValue,
     MissingKnowledge,
@@ -31,11 +31,8 @@ from seepage.core.errors import (
     SeepageError,
     require_at_least,
 )
-from seepage.core.protocols import attack_one
-from seepage.core.rng import require_key
 from seepage.core.task import batchnorm_layers
 from seepage.numerics.schedules import CosineDecay, StepDecay
-from seepage.probing.usable_update import require_usable
 from seepage.search.engine import Engine
 from seepage.search.feature_matching import FeatureMatching
 from seepage.search.fidelity import LayerwiseCosine
@@ -46,7 +43,7 @@ from seepage.search.search import NormalStart, Search, pick_setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Systematic:
+class Systematic(SideBySideAttack):
     """Gradient matching that also uses what can be computed beforehand.
 
     Args:
@@ -82,13 +79,7 @@ class Systematic:
         """Unless the labels are searched for."""
         return not self.search.seek_labels
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Recover features, order them, and search."""
-        return attack_one(self, observation, rng=rng)
-
-    def many(
-        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
-    ) -> list[Reconstruction | SeepageError]:
+    def run_many(self, observations: Sequence[Observation], rngs: Sequence[Rng]) -> list[Result]:
         """Recover the features of every observation, then search side by side.
 
         Only searches that match the same kind of features run in one group.
@@ -97,9 +88,8 @@ class Systematic:
             One reconstruction for each observation, or the error if its features cannot be
             recovered.
         """
-        began = time.perf_counter()
         prepared: dict[int, tuple[Search, Observation]] = {}
-        found: dict[int, Reconstruction | SeepageError] = {}
+        found: dict[int, Result] = {}
         groups: dict[object, list[int]] = defaultdict(list)
         for place, (observation, rng) in enumerate(zip(observations, rngs, strict=True)):
             try:
@@ -114,22 +104,14 @@ class Systematic:
                 [prepared[place][1] for place in places],
                 rngs=[rngs[place] for place in places],
             )
-            found.update(zip(places, guesses, strict=True))
-        # The seconds include the recovery of features, which the search does not measure.
-        share = (time.perf_counter() - began) / max(len(observations), 1)
-        for place, guess in found.items():
-            if not isinstance(guess, SeepageError):
+            for place, guess in zip(places, guesses, strict=True):
                 # The search may have seen the known labels in another form.
                 known = observations[place].labels
-                labels = guess.labels if known is None else known
-                trace = replace(guess.trace, seconds=share)
-                found[place] = replace(guess, labels=labels, trace=trace)
+                found[place] = guess if known is None else replace(guess, labels=known)
         return [found[place] for place in range(len(observations))]
 
     def _prepare(self, observation: Observation, rng: Rng) -> tuple[Search, Observation]:
         """Return the search to run, and the observation to run it on."""
-        require_key(rng)
-        require_usable(observation.update, observation.task)
         search = self.search
         if not batchnorm_layers(observation.task.model):
             kept = (term for term in search.terms if not isinstance(term, BatchNormStatistics))

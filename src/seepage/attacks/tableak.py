@@ -11,12 +11,10 @@ from torch import Tensor
 from seepage.attacks.agreement import residual
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.exact_batch.assign_labels import match_one_to_one
-from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng
-from seepage.core.errors import MissingKnowledge, NotApplicable
-from seepage.core.rng import require_key
+from seepage.core import Attack, BaseAttack, Certificate, Observation, Reconstruction, Rng
+from seepage.core.errors import NotApplicable
 from seepage.domains import Categorical, Tabular
 from seepage.numerics.schedules import Constant
-from seepage.probing.usable_update import require_usable
 from seepage.search.engine import Engine
 from seepage.search.fidelity import Cosine
 from seepage.search.generator import SoftmaxCategories
@@ -95,7 +93,7 @@ def _measure_confidence(members: Tensor, domain: Tabular) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _PooledEnsemble:
+class TabLeak(BaseAttack):
     """Gradient matching on a table: every restart is a member, and their median is the guess.
 
     A search for mixed numbers and categories can end in many places. What the members agree on is
@@ -108,23 +106,19 @@ class _PooledEnsemble:
     # The search begins with them.
     needs_labels = True
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        require_key(rng)
-        domain, labels = observation.task.domain, observation.labels
-        require_usable(observation.update, observation.task)
+    def run(self, observation: Observation, rng: Rng) -> Reconstruction:
+        """Search with every member, and pool what they find."""
+        task, domain = observation.task, observation.task.domain
+        labels = observation.require_labels("tableak")
         if not isinstance(domain, Tabular):
             raise NotApplicable(
-                f"tableak searches rows of a table, but the inputs of {observation.task.name} are "
+                f"tableak searches rows of a table, but the inputs of {task.name} are "
                 f"{domain!r}; use inverting_gradients"
-            )
-        if labels is None:
-            raise MissingKnowledge(
-                "labels", needed_by="tableak", hint="use Threat(knows_labels=True)"
             )
         best, members = GradientMatching(self.search, self.engine).ensemble(observation, rng=rng)
         finals = best.trace.finals
         ordered = align_members(members, labels, reference=finals.index(min(finals)))
-        inputs = domain.project(domain.denormalise(_pool_members(ordered)))
+        inputs = task.to_inputs(_pool_members(ordered))
         return replace(
             best,
             inputs=inputs,
@@ -171,4 +165,4 @@ def tableak(
         restarts=members,
         generator=SoftmaxCategories(),
     )
-    return _PooledEnsemble(search, engine)
+    return TabLeak(search, engine)

@@ -11,14 +11,14 @@ from torch import Tensor
 from seepage.attacks.agreement import EXPLAINED, residual
 from seepage.attacks.exact_batch.assign_labels import match_one_to_one
 from seepage.attacks.unmix import can_unmix, unmix
-from seepage.core import Attack, Mixing, Observation, Reconstruction, Rng
+from seepage.core import Attack, AttackWrapper, Mixing, Observation, Prepared, Reconstruction, Rng
+from seepage.core.attack import attack_many
 from seepage.core.errors import InvalidValue, SeepageError
-from seepage.core.protocols import attack_many
 from seepage.core.rng import require_key
 
 
 @dataclass(frozen=True)
-class Unmixed:
+class Unmixed(AttackWrapper):
     """Find InstaHide's encodings, then the private inputs that were mixed into them.
 
     Encodings of one round are unmixed if mixing and labels are known, signs were flipped, one round
@@ -44,35 +44,24 @@ class Unmixed:
         Huang et al., 2021, Sec. A.3 (huang2021evaluating)
     """
 
+    # Of several rounds they are recovered.
+    needs_labels = False
+
+    def prepare(self, seen: Observation, rng: Rng) -> Prepared:
+        """Unmix a guess that explains the update; of several rounds, what they found."""
+        if seen.others:
+            return Prepared(seen, attack=_AllRounds(self.attack))
+        return Prepared(seen, lambda guess: _unmix_guess(guess, seen, rng=rng))
+
+
+@dataclass(frozen=True)
+class _AllRounds:
+    """Attacks all rounds of an observation, which are side by side already."""
+
     attack: Attack
 
     def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Attack, and unmix what explains the update; of several rounds, what they found."""
-        if observation.others:
-            return unmix_rounds((observation, *observation.others), self.attack, rng=rng)
-        return _unmix_guess(self.attack(observation, rng=rng), observation, rng=rng)
-
-    def many(
-        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
-    ) -> list[Reconstruction | SeepageError]:
-        """Attack side by side if the attack can, and unmix each guess."""
-        if any(observation.others for observation in observations):
-            # The rounds of each are side by side already.
-            return [_attack_or_refuse(self, *pair) for pair in zip(observations, rngs, strict=True)]
-        guesses = attack_many(self.attack, observations, rngs=rngs)
-        return [
-            guess if isinstance(guess, SeepageError) else _unmix_guess(guess, seen, rng=key)
-            for guess, seen, key in zip(guesses, observations, rngs, strict=True)
-        ]
-
-
-def _attack_or_refuse(
-    attack: Attack, observation: Observation, rng: Rng
-) -> Reconstruction | SeepageError:
-    try:
-        return attack(observation, rng=rng)
-    except SeepageError as error:
-        return error
+        return unmix_rounds((observation, *observation.others), self.attack, rng=rng)
 
 
 def _unmix_guess(guess: Reconstruction, observation: Observation, *, rng: Rng) -> Reconstruction:

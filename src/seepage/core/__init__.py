@@ -1,5 +1,6 @@
 """The types that all parts share, and the protocols that attacks, defenses and metrics follow."""
 
+from seepage.core.attack import AttackWrapper, BaseAttack, Prepared, SideBySideAttack
 from seepage.core.batch import Batch
 from seepage.core.domain import Domain
 from seepage.core.loss import cross_entropy
@@ -32,6 +33,8 @@ __all__ = [
     "ActiveAttack",
     "Aggregation",
     "Attack",
+    "AttackWrapper",
+    "BaseAttack",
     "Batch",
     "BoundValue",
     "Certificate",
@@ -44,11 +47,13 @@ __all__ = [
     "Observation",
     "OwnSimulation",
     "Paired",
+    "Prepared",
     "PreparedBatch",
     "Protection",
     "Reconstruction",
     "Rng",
     "SideBySide",
+    "SideBySideAttack",
     "Simulate",
     "Statistics",
     "Task",

@@ -86,11 +86,19 @@ def _match_letters(name: str, names: Iterable[str]) -> list[str]:
     return [plain[near] for near in get_close_matches(letters(name), plain, n=1)]
 
 
+# How an adversary gets what attacks often cannot do without.
+_HINTS = {
+    "labels": "use Threat(knows_labels=True), or InferLabels to recover them",
+    "batch size": "use Threat(knows_batch_size=True)",
+}
+
+
 class MissingKnowledge(SeepageError, ValueError):
     """The threat model withholds something the attack cannot do without."""
 
-    def __init__(self, what: str, *, needed_by: object, hint: str) -> None:
+    def __init__(self, what: str, *, needed_by: object, hint: str = "") -> None:
         """Compose the sentence from what is missing, who needs it and what to do."""
+        hint = hint or _HINTS.get(what, "grant it in the threat")
         super().__init__(f"{needed_by} needs the {what}, which this threat withholds; {hint}")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from torch import Tensor
 
-from seepage.core.errors import NotApplicable
+from seepage.core.errors import MissingKnowledge, NotApplicable
 
 if TYPE_CHECKING:
     from seepage.clients import Client
@@ -162,3 +162,15 @@ class Observation:
     statistics: Mapping[str, Statistics] | None = None
     mixing: Mixing | None = None
     others: tuple[Observation, ...] = ()
+
+    def require_labels(self, needed_by: object) -> Tensor:
+        """Return the labels, or raise `MissingKnowledge`."""
+        if self.labels is None:
+            raise MissingKnowledge("labels", needed_by=needed_by)
+        return self.labels
+
+    def require_batch_size(self, needed_by: object) -> int:
+        """Return the batch size, or raise `MissingKnowledge`."""
+        if self.batch_size is None:
+            raise MissingKnowledge("batch size", needed_by=needed_by)
+        return self.batch_size

@@ -189,6 +189,11 @@ class Task:
         """Move a batch to the device of the network, and its floats to the precision there."""
         return batch.to(device=self.reference.device, dtype=self.reference.dtype)
 
+    def to_inputs(self, normalised: Tensor) -> Tensor:
+        """Turn normalised vectors `(B, n)` into valid inputs `(B, ...)` in natural units."""
+        shaped = normalised.reshape(-1, *self.domain.shape)
+        return self.domain.project(self.domain.denormalise(shaped))
+
     def outputs(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """Run the network at these parameters on inputs in natural units."""
         normalised = self.domain.normalise(inputs)

@@ -12,11 +12,11 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from seepage.core import Batch, Observation, Rng
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
+from seepage.core.usable_update import require_usable
 from seepage.domains.tabular import Categorical, Tabular
 from seepage.inference.rehearsed_test import require_batch_size, score_members
 from seepage.inference.update_statistics import Whitening
 from seepage.numerics.significance import Rate, monotone_likelihood_ratios
-from seepage.probing.usable_update import require_usable
 from seepage.rehearsal.public_data import PublicData
 from seepage.rehearsal.simulated_clients import simulate_client
 

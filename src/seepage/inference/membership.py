@@ -11,6 +11,7 @@ from torch import Tensor
 
 from seepage.core import Batch, Observation, Rng
 from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.usable_update import require_usable
 from seepage.inference.known_others import Crowd, rehearse_candidates, rehearse_public
 from seepage.inference.rehearsed_test import MADE_UP, PublicPeople, RehearsedTest
 from seepage.inference.update_statistics import stack_rounds
@@ -20,7 +21,6 @@ from seepage.numerics.significance import (
     evidence,
     monotone_likelihood_ratios,
 )
-from seepage.probing.usable_update import require_usable
 from seepage.rehearsal.public_data import PublicData
 
 # Fewer public inputs than this cannot give a p-value below 1/20.

@@ -188,7 +188,5 @@ def require_batch_size(seen: Observation) -> int:
     except SeepageError:
         found = None
     if found is None:
-        raise MissingKnowledge(
-            "batch size", needed_by="membership", hint="use knows_batch_size=True"
-        )
+        raise MissingKnowledge("batch size", needed_by="membership")
     return found

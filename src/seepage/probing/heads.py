@@ -13,10 +13,10 @@ from seepage.core.errors import NotApplicable
 from seepage.core.observation import Observation
 from seepage.core.rng import Rng
 from seepage.core.task import Task
+from seepage.core.usable_update import require_continuous, require_usable
 from seepage.probing.activations import HeadActivation, recognise_head_activation
 from seepage.probing.first_layer import draw_noise, input_readers, watch_linear_layers
 from seepage.probing.hooks import record_visits
-from seepage.probing.usable_update import require_continuous, require_usable
 
 PROBES = 16
 

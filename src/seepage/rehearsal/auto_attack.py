@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,7 +14,8 @@ from seepage.attacks import ATTACKS
 from seepage.attacks.agreement import EXPLAINED, residual
 from seepage.attacks.applicability import Applicability, check_applicability, explain_refusals
 from seepage.attacks.labels.read_targets import fit_targets
-from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng
+from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, SideBySideAttack
+from seepage.core.attack import Result, attack_many
 from seepage.core.batch import are_numbers
 from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import (
@@ -27,9 +27,7 @@ from seepage.core.errors import (
 )
 from seepage.core.plugins import Catalogue
 from seepage.core.progress import Pace, limited, listen, measure_pace, spanning, staged, time_left
-from seepage.core.protocols import attack_many, attack_one
 from seepage.core.reconstruction import Race
-from seepage.core.rng import require_key
 from seepage.rehearsal.combine import combine, keep_sure
 from seepage.rehearsal.effort_plan import EFFORTS, Effort, EffortName
 from seepage.rehearsal.portfolio import Contender, is_defended, is_hidden, list_contenders
@@ -49,7 +47,7 @@ _REHEARSED = 0.6
 
 
 @dataclass(frozen=True)
-class Auto:
+class Auto(SideBySideAttack):
     """Computes what can be computed, and searches for the rest as rehearsals recommend.
 
     The arguments are those of `auto`; without `closed_forms` it only searches.
@@ -69,24 +67,14 @@ class Auto:
         searches = {bool(option.options) for option in check_applicability(seen).chosen}
         return replace(self, closed_forms=False) if len(searches) == 2 else None
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Attack one update."""
-        return attack_one(self, observation, rng=rng)
-
-    def many(
-        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
-    ) -> list[Reconstruction | SeepageError]:
+    def run_many(self, observations: Sequence[Observation], rngs: Sequence[Rng]) -> list[Result]:
         """Attack several updates; the searches run side by side."""
-        require_key(*rngs)
         seconds = None if self.seconds is None else self.seconds * len(observations)
         with limited(seconds), spanning(self.effort.steps * len(observations)):
             return self._attack_all(observations, rngs)
 
-    def _attack_all(
-        self, observations: Sequence[Observation], rngs: Sequence[Rng]
-    ) -> list[Reconstruction | SeepageError]:
-        began = time.perf_counter()
-        found: dict[int, Reconstruction | SeepageError] = {}
+    def _attack_all(self, observations: Sequence[Observation], rngs: Sequence[Rng]) -> list[Result]:
+        found: dict[int, Result] = {}
         searched: dict[int, _Searched] = {}
         for place, (seen, rng) in enumerate(zip(observations, rngs, strict=True)):
             try:
@@ -100,8 +88,7 @@ class Auto:
             else:
                 searched[place] = search
         found |= self._search(searched, rngs)
-        share = (time.perf_counter() - began) / max(1, len(observations))
-        return [_time(found[place], share) for place in range(len(observations))]
+        return [found[place] for place in range(len(observations))]
 
     def _compute(
         self, seen: Observation, rng: Rng
@@ -208,14 +195,12 @@ class Auto:
         race = Race("", chosen=tuple(map(str, chosen)), rule="residual", note=note)
         return Chosen(chosen, race)
 
-    def _search(
-        self, searched: dict[int, _Searched], rngs: Sequence[Rng]
-    ) -> dict[int, Reconstruction | SeepageError]:
+    def _search(self, searched: dict[int, _Searched], rngs: Sequence[Rng]) -> dict[int, Result]:
         """Attack with the chosen contenders, updates with the same choice side by side."""
         groups: dict[tuple[object, ...], list[int]] = {}
         for place, one in searched.items():
             groups.setdefault((one.steps, *one.chosen.race.chosen), []).append(place)
-        found: dict[int, Reconstruction | SeepageError] = {}
+        found: dict[int, Result] = {}
         for places in groups.values():
             chosen = searched[places[0]].chosen
             updates = {place: (searched[place], rngs[place].fork("search")) for place in places}
@@ -248,9 +233,7 @@ class _Searched:
         restarts = max(1, math.ceil(steps / _LONGEST))
         return contender.build(steps // restarts, restarts=restarts)
 
-    def combine(
-        self, guesses: Sequence[Reconstruction | SeepageError]
-    ) -> Reconstruction | SeepageError:
+    def combine(self, guesses: Sequence[Result]) -> Result:
         """One guess of those that succeeded, with the race in its trace."""
         able = [guess for guess in guesses if not isinstance(guess, SeepageError)]
         able = able or list(self.computed.values())
@@ -271,7 +254,7 @@ class _Searched:
 
 def _attack(
     contender: Contender, updates: Mapping[int, tuple[_Searched, Rng]]
-) -> dict[int, Reconstruction | SeepageError]:
+) -> dict[int, Result]:
     """Attack updates side by side; a closed form has its answer already."""
     searched = [one for one, _ in updates.values()]
     if not contender.searches:
@@ -336,12 +319,6 @@ def _name(guess: Reconstruction, attack: str) -> Reconstruction:
     """Say in the trace which closed form it was."""
     race = Race("", chosen=(attack,), note="computed, not searched")
     return replace(guess, trace=replace(guess.trace, race=race))
-
-
-def _time(found: Reconstruction | SeepageError, seconds: float) -> Reconstruction | SeepageError:
-    if isinstance(found, SeepageError):
-        return found
-    return replace(found, trace=replace(found.trace, seconds=seconds))
 
 
 @lru_cache(maxsize=128)

@@ -11,9 +11,7 @@ import torch
 from seepage.attacks.agreement import residual
 from seepage.attacks.exact_batch.assign_labels import match_one_to_one
 from seepage.attacks.tableak import align_members
-from seepage.core import Attack, Observation, Reconstruction, Rng
-from seepage.core.errors import SeepageError
-from seepage.core.protocols import attack_many, attack_one
+from seepage.core import AttackWrapper, Observation, Prepared, Reconstruction, Rng
 
 # A guess that leaves this many times as much of the update unexplained only blurs a mean.
 _FAR = 4.0
@@ -63,37 +61,21 @@ def keep_sure(guess: Reconstruction, solved: Reconstruction) -> Reconstruction |
 
 
 @dataclass(frozen=True)
-class MeanOfStarts:
+class MeanOfStarts(AttackWrapper):
     """Searches from several starts, and takes the mean of what they end at, person by person."""
 
-    attack: Attack
     starts: int
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Attack one update."""
-        return attack_one(self, observation, rng=rng)
+    def prepare(self, seen: Observation, rng: Rng) -> Prepared:
+        """Draw a key for each start."""
 
-    def many(
-        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
-    ) -> list[Reconstruction | SeepageError]:
-        """Attack several updates, all starts side by side."""
-        keys = [rng.fork("start", number) for rng in rngs for number in range(self.starts)]
-        rows = [seen for seen in observations for _ in range(self.starts)]
-        found = attack_many(self.attack, rows, rngs=keys)
-        return [
-            self._combine(seen, found[place * self.starts : (place + 1) * self.starts])
-            for place, seen in enumerate(observations)
-        ]
+        def finish(*guesses: Reconstruction) -> Reconstruction:
+            mean = combine("mean", seen, guesses)
+            finals = tuple(final for guess in guesses for final in guess.trace.finals)
+            return replace(mean, trace=replace(mean.trace, finals=finals))
 
-    def _combine(
-        self, seen: Observation, guesses: Sequence[Reconstruction | SeepageError]
-    ) -> Reconstruction | SeepageError:
-        able = [guess for guess in guesses if isinstance(guess, Reconstruction)]
-        if not able:
-            return guesses[0]
-        mean = combine("mean", seen, able)
-        finals = tuple(final for guess in able for final in guess.trace.finals)
-        return replace(mean, trace=replace(mean.trace, finals=finals))
+        keys = tuple(rng.fork("start", number) for number in range(self.starts))
+        return Prepared(seen, finish, rngs=keys)
 
 
 def _residual(seen: Observation, guess: Reconstruction) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -12,10 +12,8 @@ from seepage.attacks import ATTACKS, ReadLogits, adaptive
 from seepage.attacks.applicability import Applicability
 from seepage.attacks.image_prior import PriorNetwork, through
 from seepage.attacks.labels.infer_labels import InferLabels
-from seepage.core import Attack, Observation, Reconstruction, Rng
+from seepage.core import Attack, AttackWrapper, Observation, Prepared, Rng
 from seepage.core.construct import write_call
-from seepage.core.errors import SeepageError
-from seepage.core.protocols import attack_many
 from seepage.defenses.chain import chain
 from seepage.rehearsal.combine import MeanOfStarts
 
@@ -44,24 +42,16 @@ _TRANSFORMER = {"distance": "whitened", "optimiser": "lbfgs", "step_size": 1.0, 
 
 
 @dataclass(frozen=True)
-class IgnoreDefense:
+class IgnoreDefense(AttackWrapper):
     """Searches as if the client had no defense.
 
     Where a defense has no useful derivative, or draws something that cannot be known, simulating it
     leads a search astray, and ignoring it recovers more.
     """
 
-    attack: Attack
-
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Forget the defense, and attack."""
-        return self.attack(_forget(observation), rng=rng)
-
-    def many(
-        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
-    ) -> list[Reconstruction | SeepageError]:
-        """Attack side by side."""
-        return attack_many(self.attack, [_forget(seen) for seen in observations], rngs=rngs)
+    def prepare(self, seen: Observation, rng: Rng) -> Prepared:
+        """Forget the defense."""
+        return Prepared(_forget(seen))
 
 
 def _forget(seen: Observation) -> Observation:

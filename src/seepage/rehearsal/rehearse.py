@@ -97,9 +97,7 @@ def rehearse(
     """
     size = seen.batch_size or estimate_batch_size(seen)
     if size is None:
-        raise MissingKnowledge(
-            "batch size", needed_by="a rehearsal", hint="use Threat(knows_batch_size=True)"
-        )
+        raise MissingKnowledge("batch size", needed_by="a rehearsal")
     effort = (contenders, rungs, chosen, steps)
     kind = (seen.simulate.client or seen.simulate, Threat.of(seen), size, is_lost_in_noise(seen))
     key = (*kind, *effort)

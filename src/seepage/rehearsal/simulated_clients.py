@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from seepage.core import Attack, Batch, Domain, Metric, Observation, Reconstruction, Rng
+from seepage.core.attack import attack_many
 from seepage.core.errors import SeepageError, line_to_store
-from seepage.core.protocols import attack_many
 from seepage.core.scale import Scale, scale_of
 from seepage.defenses import AddGaussian
 from seepage.rehearsal.public_data import PublicData

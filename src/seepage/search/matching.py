@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from seepage.core import Observation, Reconstruction, Rng, Trace
-from seepage.core.errors import Diverged, MissingKnowledge, NotApplicable
-from seepage.core.rng import require_key
-from seepage.probing.usable_update import require_continuous, require_usable
+from seepage.core import Observation, Reconstruction, Rng, SideBySideAttack, Trace
+from seepage.core.errors import Diverged, NotApplicable
+from seepage.core.usable_update import require_continuous
 from seepage.search.defense_inversion import searchable
 from seepage.search.engine import Engine, Job, SearchOutcome
 from seepage.search.fidelity import Whitened
@@ -19,7 +18,7 @@ from seepage.search.search import Search
 
 
 @dataclass(frozen=True)
-class GradientMatching:
+class GradientMatching(SideBySideAttack):
     """An attack that searches for inputs, without access to the truth.
 
     Args:
@@ -35,22 +34,14 @@ class GradientMatching:
         """Unless the labels are searched for."""
         return not self.search.seek_labels
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Run every restart and keep the one with the lowest objective."""
-        return self.many((observation,), rngs=(rng,))[0]
-
-    def many(
-        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
+    def run_many(
+        self, observations: Sequence[Observation], rngs: Sequence[Rng]
     ) -> list[Reconstruction]:
-        """Attack several observations of one task and client side by side.
-
-        The result is the same as one by one, but uses a GPU better.
-        """
+        """Run every restart of all, and keep the one with the lowest objective of each."""
         return together([self] * len(observations), observations, rngs=rngs)
 
     def ensemble(self, observation: Observation, *, rng: Rng) -> tuple[Reconstruction, Tensor]:
         """Attack, and return the best inputs of every restart too, normalised: `(R, B, ...)`."""
-        require_usable(observation.update, observation.task)
         layout = self.layout(observation)
         searched = searchable(self, observation)
         search = _prepare(self.search, searched)
@@ -64,22 +55,10 @@ class GradientMatching:
         require_continuous(task)
         numbers = None if labels is not None and not self.search.seek_labels else task.target_shape
         if self.search.seek_labels or numbers is not None:
-            if observation.batch_size is None:
-                raise MissingKnowledge(
-                    "batch size",
-                    needed_by="gradient matching",
-                    hint="use Threat(knows_batch_size=True)",
-                )
-            size = observation.batch_size
+            size = observation.require_batch_size("gradient matching")
             classes = task.classes if numbers is None else None
-        elif labels is None:
-            raise MissingKnowledge(
-                "labels",
-                needed_by="gradient matching",
-                hint="use Threat(knows_labels=True) or an attack that searches for them",
-            )
         else:
-            size = len(labels)
+            size = len(observation.require_labels("gradient matching"))
         generator, like = self.search.generator, next(iter(observation.update))
         generated = None if generator is None else generator.bind(size, task.domain, like=like)
         return Layout(size, task.domain, classes, generated, numbers)
@@ -102,8 +81,6 @@ class GradientMatching:
                 objective=outcome.values,
                 finals=outcome.finals,
                 diverged=outcome.diverged,
-                seconds=outcome.seconds,
-                device=str(outcome.point.device),
                 simulates=True,
             ),
         )
@@ -120,14 +97,11 @@ def together(
         observations: They have the same batch size, task, client and threat.
         rngs: One key for each.
     """
-    require_key(*rngs)
-    for observation in observations:
-        require_usable(observation.update, observation.task)
-        if observation.simulate.mixing is not None and len(observations) > 1:
-            raise NotApplicable(
-                "every client mixes in its own way, so they cannot be simulated side by side; "
-                "attack them one by one"
-            )
+    if len(observations) > 1 and any(seen.simulate.mixing is not None for seen in observations):
+        raise NotApplicable(
+            "every client mixes in its own way, so they cannot be simulated side by side; attack "
+            "them one by one"
+        )
     pairs = list(zip(attacks, observations, strict=True))
     layouts = [attack.layout(observation) for attack, observation in pairs]
     seen = [searchable(attack, observation) for attack, observation in pairs]

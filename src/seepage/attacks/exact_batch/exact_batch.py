@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
@@ -36,13 +35,10 @@ from seepage.attacks.exact_batch.span_factors import (
 from seepage.attacks.exact_batch.sparse_directions import SparseDirections
 from seepage.attacks.labels.label_evidence import reads_classes
 from seepage.attacks.labels.read_targets import fit_targets
-from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Trace
-from seepage.core.device import precision
+from seepage.core import Attack, BaseAttack, Certificate, Observation, Reconstruction, Rng, Trace
 from seepage.core.errors import InvalidValue, NotApplicable, require_at_least
 from seepage.core.progress import report
-from seepage.core.rng import require_key
 from seepage.probing.first_layer import Rectified, rectified_layer
-from seepage.probing.usable_update import require_usable
 
 # Share of the squared gradients that rounding may leave over, if every example is found.
 _SMALLEST_MISFIT = 1e-6
@@ -172,7 +168,7 @@ def separate_batch(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExactBatch:
+class ExactBatch(BaseAttack):
     """Inverts the gradient of a batch through a fully connected first layer with bias and ReLU.
 
     The gradient dL/dW = D X has the rank of the batch, so its factors leave only a B x B matrix
@@ -201,31 +197,20 @@ class ExactBatch:
         KernelSampling(),
     )
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+    def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Separate the batch."""
-        require_key(rng)
-        # Layers are recognised by what they compute; TF32 rounding on a GPU would hide that.
-        with precision("float32"):
-            return self._reconstruct(observation, rng)
-
-    def _reconstruct(self, observation: Observation, rng: Rng) -> Reconstruction:
-        began = time.perf_counter()
         task, parameters = observation.task, observation.task.parameters
-        require_usable(observation.update, task)
         rectified = rectified_layer(task)
         factors = _read_factors(observation, rectified)
         names = [f"{rectified.layer}.{part}" for part in ("weight", "bias")]
         layer = ReLULayer(*(parameters[name].double() for name in names))
         promising = select_searches(self.searches, factors)
         separation, trail = separate_batch(promising, factors, layer, rng=rng)
-        normalised = separation.inputs.reshape(-1, *task.domain.shape)
-        natural = task.domain.project(task.domain.denormalise(normalised))
-        inputs = natural.to(task.reference.dtype)
+        inputs = task.to_inputs(separation.inputs).to(task.reference.dtype)
         rows, labels = find_labels(
             observation, rectified.layer, inputs, separation.gradients, noise=factors.noise
         )
         inputs = inputs[rows]
-        seconds = time.perf_counter() - began
         # All other equations are linear and regular: no input nearby explains the update. Equal
         # inputs could also be two that are nearly equal.
         alone = len(rows) == factors.batch_size
@@ -240,7 +225,7 @@ class ExactBatch:
             weight, bias = (errors[n] / length for n, length in zip(names, lengths, strict=True))
             return bound_error(separation, weight_error=weight, bias_error=bias)
 
-        trace = Trace(trail, trail[-1:], seconds=seconds, device=str(inputs.device))
+        trace = Trace(trail, trail[-1:])
         if labels is None:
             # Nothing can be simulated, but the first layer alone tells whether the guess fails.
             through_silent = Certificate(float(separation.leaks.max()))

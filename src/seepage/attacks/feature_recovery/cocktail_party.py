@@ -7,8 +7,7 @@ linear, so the differences of a mixture are the same mixture of the differences 
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -17,10 +16,11 @@ from torch import Tensor, nn
 from seepage.attacks.exact_batch.assign_labels import read_labels
 from seepage.attacks.exact_batch.span_factors import numerical_rank
 from seepage.attacks.feature_recovery.features import Features
-from seepage.core import Observation, Reconstruction, Rng, Task, Trace
+from seepage.core import BaseAttack, Observation, Reconstruction, Rng, Task, Trace
 from seepage.core.device import precision
 from seepage.core.errors import MissingKnowledge, NotApplicable, UnknownName, require_at_least
 from seepage.core.rng import require_key
+from seepage.core.usable_update import require_usable
 from seepage.numerics.source_separation import (
     Contrast,
     minimise_contrast,
@@ -28,7 +28,6 @@ from seepage.numerics.source_separation import (
     whitening_matrix,
 )
 from seepage.probing.first_layer import draw_noise, input_readers, list_calls
-from seepage.probing.usable_update import require_usable
 
 # The share of entries that may leave the bounds when a source is stretched to fill them.
 _LEAVING = 0.005
@@ -124,11 +123,7 @@ def _factorise(
     if size is None:
         size, noisy = numerical_rank(values, 100 * rounding)
         if size == 0 or noisy:
-            raise MissingKnowledge(
-                "batch size",
-                needed_by=f"a gradient of {layer!r} with noise in it",
-                hint="use Threat(knows_batch_size=True)",
-            )
+            raise MissingKnowledge("batch size", needed_by=f"a noisy gradient of {layer!r}")
     if size > len(values):
         raise NotApplicable(
             f"the layer {layer!r} has a gradient of rank {len(values)} at most, too little to "
@@ -201,7 +196,7 @@ def _distance_outside(mixture: _Mixture, unmixing: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CocktailParty:
+class CocktailParty(BaseAttack):
     """Separates the inputs of a fully connected layer; the arguments are those of `cocktail_party`.
 
     dL/dW = D X has the rank B of the batch, so its rows are mixtures of the B inputs X, and only
@@ -227,26 +222,21 @@ class CocktailParty:
         if self.contrast not in ("edges", "pixels"):
             raise UnknownName("contrast", self.contrast, ("edges", "pixels"))
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+    def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Separate the inputs of the network."""
-        require_key(rng)
-        began = time.perf_counter()
         task = observation.task
-        # Layers are recognised by what they compute; TF32 rounding on a GPU would hide that.
-        with precision("float32"):
-            mixture = _read_mixture(observation, self.layer)
+        mixture = _read_mixture(observation, self.layer)
         if not mixture.of_inputs:
             raise NotApplicable(
                 f"the layer {mixture.layer!r} of {task.name} does not read its input, so features "
                 "come back instead of inputs; use recover(), or systematic(features=...)"
             )
         unmixing, trace = self._separate(mixture, rng)
-        normalised = (unmixing @ mixture.mixtures).reshape(-1, *mixture.shape)
-        inputs = task.domain.project(task.domain.denormalise(normalised)).to(task.reference.dtype)
+        inputs = task.to_inputs(unmixing @ mixture.mixtures).to(task.reference.dtype)
         # X = A M and D X = span M, hence D = span A^-1.
         gradients = (mixture.span @ torch.linalg.inv(unmixing)).T
         labels = read_labels(task, mixture.layer, inputs, gradients, observation.labels)
-        return Reconstruction(inputs, labels, replace(trace, seconds=time.perf_counter() - began))
+        return Reconstruction(inputs, labels, trace)
 
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Separate the inputs of the layer."""

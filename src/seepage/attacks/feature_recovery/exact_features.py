@@ -31,7 +31,7 @@ from seepage.attacks.feature_recovery.head_equations import (
     restore_lengths,
 )
 from seepage.attacks.labels.infer_labels import CountAware
-from seepage.core import Observation, Reconstruction, Rng
+from seepage.core import BaseAttack, Observation, Reconstruction, Rng
 from seepage.core.device import precision
 from seepage.core.errors import NotApplicable, require_at_least
 from seepage.core.progress import report
@@ -251,7 +251,7 @@ def _read_features(head: TwoLayerHead, span: FeatureSpan, found: Candidates) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExactFeatures:
+class ExactFeatures(BaseAttack):
     """Recovers what a two-layer head reads; see `exact_features`.
 
     The rows of dL/dW span the features exactly, and the equations dL/dA = R^T sigma(Z W^T) are
@@ -302,9 +302,9 @@ class ExactFeatures:
         values, basis = values.to(dtype), basis.to(dtype)
         return Features(head.layer, values, basis, scaled, residual, told_apart=not mingled)
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+    def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Recover the inputs, if the head reads them."""
-        return reconstruct_inputs(self.recover, observation, rng=rng)
+        return reconstruct_inputs(self, observation, rng)
 
     def _guess(
         self,

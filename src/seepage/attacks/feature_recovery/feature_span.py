@@ -125,9 +125,7 @@ def feature_span(head: TwoLayerHead, batch_size: int | None) -> FeatureSpan | No
     """
     if head.first is None or not bool(head.first.any()):
         if batch_size is None:
-            raise MissingKnowledge(
-                "batch size", needed_by="feature recovery", hint="use knows_batch_size=True"
-            )
+            raise MissingKnowledge("batch size", needed_by="feature recovery")
         return None
     if batch_size is not None and batch_size > min(head.weight.shape):
         raise NotApplicable(
@@ -148,9 +146,7 @@ def feature_span(head: TwoLayerHead, batch_size: int | None) -> FeatureSpan | No
         rank = min(rank, _above(values))
     if batch_size is None and noisy:
         raise MissingKnowledge(
-            "batch size",
-            needed_by="feature recovery from an update with noise or pruning",
-            hint="use knows_batch_size=True",
+            "batch size", needed_by="feature recovery from an update with noise or pruning"
         )
     if batch_size is not None and not noisy and rank < batch_size:
         raise NotApplicable(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
@@ -14,10 +13,10 @@ from torch.nn.functional import one_hot
 
 from seepage.attacks.agreement import residual
 from seepage.attacks.labels.label_evidence import require_classes
-from seepage.core import Certificate, Observation, Reconstruction, Rng, Task, Trace
-from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.core import Certificate, Observation, Reconstruction, Rng, Trace
+from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.core.usable_update import require_continuous, require_usable
 from seepage.probing.heads import Head, classifier_head
-from seepage.probing.usable_update import require_continuous, require_usable
 
 
 class NotToldApartWarning(UserWarning):
@@ -111,24 +110,11 @@ class Fallback:
         return best
 
 
-def make_reconstruction(
-    observation: Observation, features: Features, labels: Tensor, began: float
-) -> Reconstruction:
-    """Turn features that are normalised inputs, in the order of the labels, into a guess.
-
-    `began` is the start time, by `time.perf_counter`.
-    """
-    inputs = read_inputs(observation.task, features)
+def guess_inputs(observation: Observation, features: Features, labels: Tensor) -> Reconstruction:
+    """Turn features that are normalised inputs, in the order of the labels, into a guess."""
+    inputs, left = observation.task.to_inputs(features.values), (features.residual,)
     certificate = Certificate(residual(observation, inputs, labels))
-    seconds, left = time.perf_counter() - began, (features.residual,)
-    trace = Trace(left, left, seconds=seconds, device=str(inputs.device))
-    return Reconstruction(inputs, labels, trace, certificate)
-
-
-def read_inputs(task: Task, features: Features) -> Tensor:
-    """Convert features that are normalised inputs to natural units, within the domain."""
-    normalised = features.values.reshape(-1, *task.domain.shape)
-    return task.domain.project(task.domain.denormalise(normalised))
+    return Reconstruction(inputs, labels, Trace(left, left), certificate)
 
 
 def read_classifier(observation: Observation, *, needed_by: str) -> tuple[Head, Tensor]:
@@ -138,16 +124,11 @@ def read_classifier(observation: Observation, *, needed_by: str) -> tuple[Head, 
         MissingKnowledge: Labels are unknown.
         NotApplicable: There is no such layer, or the loss is not its cross-entropy.
     """
-    task, labels = observation.task, observation.labels
+    task = observation.task
     require_usable(observation.update, task)
     require_continuous(task)
     require_classes(task)
-    if labels is None:
-        raise MissingKnowledge(
-            "labels",
-            needed_by=needed_by,
-            hint="use knows_labels=True, or InferLabels to recover them",
-        )
+    labels = observation.require_labels(needed_by)
     probabilities = one_hot(labels, task.classes) if labels.ndim == 1 else labels
     # Recognise cross-entropy by its gradient for the labels of the batch.
     shape = len(labels), task.classes

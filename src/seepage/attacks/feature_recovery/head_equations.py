@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -10,12 +9,11 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.exact_batch.assign_labels import read_labels
-from seepage.attacks.feature_recovery.features import Features, make_reconstruction, read_inputs
+from seepage.attacks.feature_recovery.features import FeatureRecovery, guess_inputs
 from seepage.core import Observation, Reconstruction, Rng
 from seepage.core.errors import NotApplicable
 from seepage.core.loss import Loss
 from seepage.core.progress import report
-from seepage.core.rng import require_key
 from seepage.probing.activations import HeadActivation
 from seepage.probing.heads import TwoLayerHead, two_layer_head
 
@@ -283,15 +281,13 @@ def _inner(a: _Step, b: _Step) -> Tensor:
 
 
 def reconstruct_inputs(
-    recover: Callable[..., Features], observation: Observation, *, rng: Rng
+    method: FeatureRecovery, observation: Observation, rng: Rng
 ) -> Reconstruction:
     """Recover features that are inputs, and choose the labels that explain their gradients.
 
     Raises:
         NotApplicable: The head reads features of a deeper network instead of inputs.
     """
-    require_key(rng)
-    began = time.perf_counter()
     task = observation.task
     head = two_layer_head(observation)
     if not head.reads_input:
@@ -299,10 +295,10 @@ def reconstruct_inputs(
             f"{head.layer!r} of {task.name} reads features and not the input; use recover(...) "
             "for the features, or systematic(features=...) for the images"
         )
-    features = recover(observation, rng=rng)
+    features = method.recover(observation, rng=rng)
     hidden = head.hidden(features.values.double())
     shares = read_equations(head).shares(hidden)
     gradients = (shares @ head.above) * head.activation.derivative(hidden)
-    inputs = read_inputs(task, features)
+    inputs = task.to_inputs(features.values)
     labels = read_labels(task, head.layer, inputs, gradients, observation.labels)
-    return make_reconstruction(observation, features, labels, began)
+    return guess_inputs(observation, features, labels)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,12 +14,12 @@ from seepage.attacks.feature_recovery.features import (
     Features,
     NotToldApartWarning,
     find_missing,
-    make_reconstruction,
+    guess_inputs,
     read_classifier,
 )
 from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.attacks.labels.label_evidence import require_classes
-from seepage.core import Observation, Reconstruction, Rng, Task
+from seepage.core import BaseAttack, Observation, Reconstruction, Rng, Task
 from seepage.core.device import precision
 from seepage.core.errors import NotApplicable, require_at_least
 from seepage.core.progress import report
@@ -28,7 +27,6 @@ from seepage.core.rng import require_key
 from seepage.numerics.least_squares import least_squares
 from seepage.probing.first_layer import input_readers
 from seepage.probing.heads import Head, classifier_head
-from seepage.probing.usable_update import require_usable
 
 # Rounding relative to the largest singular value: in single precision, and in double.
 _ROUNDING = {True: 4e-7, False: 1e-12}
@@ -125,7 +123,7 @@ class _SoftmaxEquations:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SoftmaxFeatures:
+class SoftmaxFeatures(BaseAttack):
     """Recovers what the last layer of a classifier reads; see `softmax_features`.
 
         dL/dA = a sum_i r_i u_i^T,   r_i = softmax(A u_i + b) - e_{y_i}
@@ -170,15 +168,11 @@ class SoftmaxFeatures:
     # Its equations contain them.
     needs_labels = True
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+    def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Recover the inputs, if the classifier reads them: multinomial logistic regression."""
-        require_key(rng)
-        began = time.perf_counter()
-        require_usable(observation.update, observation.task)
         _require_input_at_the_end(observation.task)
         features = self.recover(observation, rng=rng)
-        assert observation.labels is not None
-        return make_reconstruction(observation, features, observation.labels, began)
+        return guess_inputs(observation, features, observation.require_labels("softmax_features"))
 
     def _solve(self, wanted: _SoftmaxEquations, head: Head, rng: Rng) -> tuple[Tensor, float]:
         best, least = None, float("inf")

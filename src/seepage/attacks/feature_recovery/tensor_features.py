@@ -19,9 +19,9 @@ from seepage.attacks.feature_recovery.head_equations import (
     read_equations,
     reconstruct_inputs,
 )
-from seepage.core import Observation, Reconstruction, Rng
+from seepage.core import BaseAttack, Observation, Reconstruction, Rng
 from seepage.core.device import precision
-from seepage.core.errors import MissingKnowledge, NotApplicable
+from seepage.core.errors import NotApplicable
 from seepage.core.rng import require_key
 from seepage.probing.heads import NOTHING, TwoLayerHead, two_layer_head
 
@@ -251,7 +251,7 @@ def _distance_from_normal(values: Tensor) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorFeatures:
+class TensorFeatures(BaseAttack):
     """The paper's method, which uses only the gradient of the last layer; see `tensor_features`.
 
     For w ~ N(0, I) Stein's lemma turns moments of g_k(w) = dL/dA_k(w) = sum_i R_ik sigma(w . z_i)
@@ -272,9 +272,7 @@ class TensorFeatures:
     def recover(self, observation: Observation, *, rng: Rng) -> Features:
         """Find the features."""
         require_key(rng)
-        size = observation.batch_size
-        if size is None:
-            raise MissingKnowledge("batch size", needed_by=self, hint="use knows_batch_size=True")
+        size = observation.require_batch_size(self)
         with precision("float32"):
             head = two_layer_head(observation)
             orders = _hermite_orders(head.activation, head.activation.name)
@@ -302,9 +300,9 @@ class TensorFeatures:
         residual = wanted.misfit(features)
         return Features(head.layer, features.to(dtype), span.to(dtype), False, residual)
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+    def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Recover the inputs, if the head reads them."""
-        return reconstruct_inputs(self.recover, observation, rng=rng)
+        return reconstruct_inputs(self, observation, rng)
 
 
 def _require_width(head: TwoLayerHead, neurons: int, examples: int) -> None:

@@ -15,7 +15,6 @@ from seepage.attacks.labels.label_evidence import (
     measure_gain,
     read_evidence,
     reads_classes,
-    require_batch_size,
 )
 from seepage.attacks.labels.peel_examples import count_visible, peel_examples, write_equations
 from seepage.core import Observation, Rng, Update
@@ -59,7 +58,7 @@ def count_classes(observation: Observation) -> Tensor:
         MissingKnowledge: The batch size is not known.
         NotApplicable: Targets are no classes, or too many to simulate.
     """
-    size = require_batch_size(observation, "counting labels")
+    size = observation.require_batch_size("counting labels")
     try:
         held = read_evidence(observation)
     except NotApplicable as reason:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -11,12 +10,10 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.labels.count_labels import count_classes, estimate_batch_size
-from seepage.attacks.labels.label_evidence import read_evidence, require_batch_size, require_classes
+from seepage.attacks.labels.label_evidence import read_evidence, require_classes
 from seepage.attacks.labels.read_targets import read_targets
-from seepage.core import Attack, Observation, Reconstruction, Rng
+from seepage.core import AttackWrapper, Observation, Prepared, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
-from seepage.core.protocols import attack_many, attack_one
-from seepage.core.rng import require_key
 
 
 class LabelRule(Protocol):
@@ -96,7 +93,7 @@ class YinMinimum:
 
     def __call__(self, observation: Observation) -> Tensor:
         """Return the labels `(B,)`."""
-        size = require_batch_size(observation, self)
+        size = observation.require_batch_size(self)
         evidence = read_evidence(observation)
         lowest = evidence.gradient[:, : -1 if evidence.biased else None].min(1).values
         return _sort_labels(_repeat_in_order(lowest.argsort(stable=True), size), observation)
@@ -120,7 +117,7 @@ class CountAware:
 
     def __call__(self, observation: Observation) -> Tensor:
         """Return the labels `(B,)`, sorted."""
-        require_batch_size(observation, self)
+        observation.require_batch_size(self)
         counts = count_classes(observation)
         return _sort_labels(torch.arange(len(counts)).repeat_interleave(counts), observation)
 
@@ -158,7 +155,7 @@ def try_labels(observation: Observation, *, size: int | None = None) -> Tensor |
 
 
 @dataclass(frozen=True)
-class InferLabels:
+class InferLabels(AttackWrapper):
     """Recover the labels from the update, then attack as if they had been known.
 
     Known labels are used as they are. An unknown batch size is estimated where the update shows
@@ -178,49 +175,19 @@ class InferLabels:
         Zhao et al., 2020 (zhao2020idlg)
     """
 
-    attack: Attack
     rule: LabelRule = field(default_factory=CountAware)
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Infer what is missing and attack."""
-        require_key(rng)
-        return attack_one(self, observation, rng=rng)
+    needs_labels = False
 
-    def many(
-        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
-    ) -> list[Reconstruction | SeepageError]:
-        """Infer the labels of each, and attack side by side those with as many."""
-        found: dict[int, Reconstruction | SeepageError] = {}
-        groups: dict[int, list[tuple[int, Observation]]] = {}
-        for place, observation in enumerate(observations):
-            try:
-                try:
-                    seen = self._label(observation)
-                except NotApplicable as error:
-                    found[place] = self._go_without(observation, error, rngs[place])
-                    continue
-            except SeepageError as error:
-                found[place] = error
-            else:
-                groups.setdefault(seen.batch_size or 0, []).append((place, seen))
-        for group in groups.values():
-            places, seen_together = zip(*group, strict=True)
-            keys = [rngs[place] for place in places]
-            guesses = attack_many(self.attack, seen_together, rngs=keys)
-            found.update(zip(places, guesses, strict=True))
-        return [found[place] for place in range(len(observations))]
-
-    def _go_without(
-        self, observation: Observation, reason: NotApplicable, rng: Rng
-    ) -> Reconstruction:
-        """Attack without labels; raise the reason why there are none if the attack needs them."""
+    def prepare(self, seen: Observation, rng: Rng) -> Prepared:
+        """Recover the labels; without any, an attack that needs them fails for the same reason."""
+        if seen.labels is not None:
+            return Prepared(seen)
         try:
-            return self.attack(observation, rng=rng)
-        except MissingKnowledge:
-            raise reason from None
-
-    def _label(self, observation: Observation) -> Observation:
-        if observation.labels is not None:
-            return observation
-        labels = recover_labels(observation, self.rule)
-        return replace(observation, labels=labels, batch_size=len(labels))
+            labels = recover_labels(seen, self.rule)
+        except NotApplicable as reason:
+            missing = reason
+            return Prepared(
+                seen, explain=lambda e: missing if isinstance(e, MissingKnowledge) else e
+            )
+        return Prepared(replace(seen, labels=labels, batch_size=len(labels)))

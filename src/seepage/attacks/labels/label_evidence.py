@@ -11,10 +11,10 @@ from torch import Tensor
 
 from seepage.clients.gradient import Gradient
 from seepage.core import Observation, Task
-from seepage.core.errors import MissingKnowledge, NotApplicable, summarise_error
+from seepage.core.errors import NotApplicable, summarise_error
 from seepage.core.rng import Rng
+from seepage.core.usable_update import require_usable
 from seepage.probing.heads import Head, classifier_head
-from seepage.probing.usable_update import require_usable
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,15 +74,6 @@ class Evidence:
 
 # Slopes at the logits shorter than this are too near to rounding to be compared.
 _SLOPE = 1e-3
-
-
-def require_batch_size(observation: Observation, needed_by: object) -> int:
-    """Return the batch size, or raise `MissingKnowledge`."""
-    if observation.batch_size is None:
-        raise MissingKnowledge(
-            "batch size", needed_by=needed_by, hint="use Threat(knows_batch_size=True)"
-        )
-    return observation.batch_size
 
 
 def read_evidence(observation: Observation) -> Evidence:

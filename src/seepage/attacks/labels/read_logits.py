@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,15 +9,14 @@ from torch import Tensor
 from torch.func import vjp
 
 from seepage.clients.gradient import Gradient
-from seepage.core import Attack, Observation, Reconstruction, Rng, Task
-from seepage.core.errors import NotApplicable, SeepageError
-from seepage.core.protocols import attack_many, attack_one
+from seepage.core import AttackWrapper, Observation, Prepared, Rng, Task
+from seepage.core.errors import NotApplicable
 from seepage.defenses.chain import chain
 from seepage.probing.heads import PROBES, classifier_head
 
 
 @dataclass(frozen=True)
-class ReadLogits:
+class ReadLogits(AttackWrapper):
     """Search with the gradient at the logits given, where the update of one example shows it.
 
     The gradient of the last layer's bias is the gradient d of the loss at the logits z. The search
@@ -52,28 +50,17 @@ class ReadLogits:
         networks; Zhao et al., 2020 (zhao2020idlg) on the last layer
     """
 
-    attack: Attack
+    # Of one example the gradient at the logits tells the label.
+    needs_labels = False
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Read the gradient at the logits off the update, and attack."""
-        return attack_one(self, observation, rng=rng)
-
-    def many(
-        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
-    ) -> list[Reconstruction | SeepageError]:
-        """Attack side by side, in two groups: observations that show the gradient, and others."""
-        read = [_read_logits(observation) for observation in observations]
-        found: dict[int, Reconstruction | SeepageError] = {}
-        for shown in (True, False):
-            places = [i for i, given in enumerate(read) if (given is not None) == shown]
-            seen = [read[i] or observations[i] for i in places]
-            guesses = attack_many(self.attack, seen, rngs=[rngs[i] for i in places])
-            for i, guess in zip(places, guesses, strict=True):
-                given = read[i]
-                if given is not None and not isinstance(guess, SeepageError):
-                    guess = replace(guess, labels=_label(given, observations[i]))
-                found[i] = guess
-        return [found[i] for i in range(len(observations))]
+    def prepare(self, seen: Observation, rng: Rng) -> Prepared:
+        """Read the gradient at the logits off the update where it is shown."""
+        given = _read_logits(seen)
+        if given is None:
+            return Prepared(seen)
+        return Prepared(
+            given, lambda guess: replace(guess, labels=_label(given, seen)), kind="logits are read"
+        )
 
 
 def inner_product(logits: Tensor, direction: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from seepage.attacks.labels.label_evidence import require_batch_size
 from seepage.clients.client import Client
 from seepage.clients.gradient import Gradient
 from seepage.core import Observation, Rng, Task
@@ -53,7 +52,7 @@ def read_targets(observation: Observation) -> Tensor:
         tensor([[ 3., -2.]])
     """
     task, shape = observation.task, observation.task.target_shape
-    size = require_batch_size(observation, "reading targets")
+    size = observation.require_batch_size("reading targets")
     reference = next(iter(observation.update))
     if shape == (0,):
         return reference.new_zeros(size, 0)

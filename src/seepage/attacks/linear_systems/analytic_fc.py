@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,13 +13,12 @@ from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.read_targets import fit_targets
 from seepage.attacks.linear_systems.input_front import find_front
 from seepage.attacks.linear_systems.input_length import FoundLength, find_length
-from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace, Update
+from seepage.core import Attack, BaseAttack, Observation, Reconstruction, Rng, Task, Update
 from seepage.core.errors import NotApplicable, UnknownName
-from seepage.core.rng import require_key
+from seepage.core.usable_update import require_usable
 from seepage.numerics.row_span import main_direction
 from seepage.probing.first_layer import input_layer, input_readers, reads_one_vector
 from seepage.probing.layer_stack import Layer, read_stack
-from seepage.probing.usable_update import require_usable
 
 
 def features(observation: Observation, *, layer: str) -> Tensor:
@@ -150,7 +148,7 @@ def _features_below_bias(task: Task, update: Update, name: str) -> Tensor:
 
 
 @dataclass(frozen=True)
-class AnalyticFC:
+class AnalyticFC(BaseAttack):
     """Closed-form inversion of a network whose first layer is fully connected.
 
     `features` solves for one input, if the first layer or a fully connected layer above it has a
@@ -161,12 +159,9 @@ class AnalyticFC:
     guess is clamped to the domain, in which the truth lies.
     """
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+    def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Compute the input; nothing is random."""
-        require_key(rng)
-        began = time.perf_counter()
         task = observation.task
-        require_usable(observation.update, task)
         size = observation.batch_size or 1
         layer, front = _find_reader(task, biased=size > 1), None
         if layer is None:
@@ -184,23 +179,21 @@ class AnalyticFC:
                     raise
                 vectors, scale = _read_direction(observation, layer, reason)
             vectors = vectors if front is None else front.undo(vectors)
-        normalised = vectors.reshape(size, *task.domain.shape)
-        inputs = task.domain.project(task.domain.denormalise(normalised))
+        inputs = task.to_inputs(vectors)
         if labels is None and size == 1:
             labels = fit_targets(observation, inputs)
-        trace = Trace(seconds=time.perf_counter() - began, device=str(vectors.device))
         sure = None
         if size == 1 and front is None and _agrees(observation, layer, vectors, inputs):
             sure = torch.ones_like(inputs).flatten(1)
         if labels is None:
-            return Reconstruction(inputs, None, trace, confidence=sure)
+            return Reconstruction(inputs, confidence=sure)
         # The layer's equations leave no other input that explains them, or one of another length.
         read = [name for name in _layer_parameters(layer) if name in observation.update.tensors]
         alone = scale is None or scale.alone
         certificate = certify_solved(observation, inputs, labels, read=read, alone=alone)
         if scale is not None and scale.lost:
             certificate = replace(certificate, unique=False)
-        return Reconstruction(inputs, labels, trace, certificate, sure)
+        return Reconstruction(inputs, labels, certificate=certificate, confidence=sure)
 
 
 def _read_direction(

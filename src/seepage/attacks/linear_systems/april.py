@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,13 +21,10 @@ from seepage.attacks.linear_systems.patch_readers import (
 from seepage.attacks.linear_systems.patch_span import read_images
 from seepage.attacks.text.token_table import find_rows
 from seepage.clients.gradient import batch_gradient
-from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
-from seepage.core.device import precision
+from seepage.core import Attack, BaseAttack, Certificate, Observation, Reconstruction, Rng, Task
 from seepage.core.errors import NotApplicable
-from seepage.core.rng import require_key
 from seepage.domains import Image
 from seepage.numerics.krylov import lanczos
-from seepage.probing.usable_update import require_usable
 
 # Singular values of the slopes below this share of the largest are rounding.
 _ROUNDING = 1e-5
@@ -90,30 +86,25 @@ def _differentiate_outputs(task: Task, layer: str, inputs: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class April:
+class April(BaseAttack):
     """Solve for the patches of one image, or search the spans of a batch, see `april`."""
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+    def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Read the images; chance only says where searches begin."""
-        require_key(rng)
-        began = time.perf_counter()
-        require_usable(observation.update, observation.task)
         alone = (observation.batch_size or 1) == 1
         if alone:
             # Positions that are frozen, or too few channels, leave the spans to be tried.
             with suppress(NotApplicable):
-                return self._solve(observation, began)
+                return self._solve(observation)
         try:
-            return self._search(observation, rng, began)
+            return self._search(observation, rng)
         except NotApplicable:
             if alone:
                 with suppress(NotApplicable):
-                    return self._solve(observation, began, complete=False)
+                    return self._solve(observation, complete=False)
             raise
 
-    def _solve(
-        self, observation: Observation, began: float, *, complete: bool = True
-    ) -> Reconstruction:
+    def _solve(self, observation: Observation, *, complete: bool = True) -> Reconstruction:
         """One image in closed form, all of it or the smoothest that fits."""
         task, tensors = observation.task, observation.update.tensors
         patches = _find_patches(task)
@@ -135,11 +126,10 @@ class April:
         if rank < count:
             solved = _smooth(solved, base[:, rank:], patches.grid, weight.shape[1:])
         image = join_patches(solved, patches.grid, weight.shape[1:])[None]
-        inputs = task.domain.project(task.domain.denormalise(image.to(tensors[read[1]])))
+        inputs = task.to_inputs(image.to(tensors[read[1]]))
         labels = try_labels(observation)
-        trace = Trace(seconds=time.perf_counter() - began, device=str(inputs.device))
         if labels is None:
-            return Reconstruction(inputs, None, trace)
+            return Reconstruction(inputs)
         steepest, longest = float(inverse.norm(dim=1).max()), float(solved.norm(dim=0).max())
 
         def bound(errors: Mapping[str, float]) -> float:
@@ -149,17 +139,16 @@ class April:
         certificate = certify_solved(
             observation, inputs, labels, read=read, alone=rank == count, bound=bound
         )
-        return Reconstruction(inputs, labels, trace, certificate)
+        return Reconstruction(inputs, labels, certificate=certificate)
 
-    def _search(self, observation: Observation, rng: Rng, began: float) -> Reconstruction:
+    def _search(self, observation: Observation, rng: Rng) -> Reconstruction:
         """The images of a batch, or of adapters, by the spans of what layers read."""
         task, domain = observation.task, observation.task.domain
         told = try_labels(observation)
         classes: list[int] = [] if told is None else sorted(set(told.tolist()))
-        with precision("float32"):
-            found = read_images(
-                task, observation.update, size=observation.batch_size, classes=classes, rng=rng
-            )
+        found = read_images(
+            task, observation.update, size=observation.batch_size, classes=classes, rng=rng
+        )
         reference = next(iter(observation.update))
         inputs = domain.project(domain.denormalise(found.images).to(reference))
         sure = (torch.arange(len(inputs)) < found.solved).to(reference)
@@ -170,8 +159,7 @@ class April:
             labels = torch.tensor(found.labels, device=inputs.device)
             # Nothing says that no other batch lies in the spans, only that this one explains all.
             certificate = certify_solved(observation, inputs, labels, read=(), alone=False)
-        trace = Trace(seconds=time.perf_counter() - began, device=str(inputs.device))
-        return Reconstruction(inputs, labels, trace, certificate, confidence)
+        return Reconstruction(inputs, labels, certificate=certificate, confidence=confidence)
 
 
 def _smooth(solved: Tensor, free: Tensor, grid: tuple[int, int], patch: Sequence[int]) -> Tensor:

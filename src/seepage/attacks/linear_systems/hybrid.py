@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from seepage.attacks.linear_systems.linear_system import LinearSystem
 from seepage.attacks.linear_systems.rgap import Step, recover_inputs
-from seepage.core import Attack, Observation, Reconstruction, Rng, Task, Trace
+from seepage.core import Attack, Observation, Reconstruction, Rng, SideBySideAttack, Task, Trace
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, require_at_least
 from seepage.core.progress import spanning
 from seepage.domains.box import Image, Signal
@@ -216,7 +216,7 @@ _CONSTRAINTS = ("auto", "hard", "soft")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hybrid:
+class Hybrid(SideBySideAttack):
     """R-GAP with every convolutional layer's solution corrected by gradient matching; see `hybrid`.
 
         minimise  mu1 sum_l (1 - cos(g_l(x), g*_l)) + mu2 TV(x) + nu <x^2>   subject to  u x = v
@@ -249,15 +249,13 @@ class Hybrid:
     # The corrections begin with them.
     needs_labels = True
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Walk back through the network, correcting on the way."""
-        return self.many((observation,), rngs=(rng,))[0]
-
-    def many(
-        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
+    def run_many(
+        self, observations: Sequence[Observation], rngs: Sequence[Rng]
     ) -> list[Reconstruction]:
         """Walk back from several observations of one network, correcting all side by side."""
         traces: dict[int, Trace] = {}
+        for observation in observations:
+            observation.require_labels("hybrid")
 
         def correct(stack: Stack, owners: Sequence[int], steps: Sequence[Step]) -> list[Tensor]:
             found, index = [step.x for step in steps], steps[0].index
@@ -278,12 +276,7 @@ class Hybrid:
 
         with spanning(sum(correction.steps for correction in self.corrections)):
             return recover_inputs(
-                observations,
-                rngs=rngs,
-                damping=self.damping,
-                needs_labels=True,
-                correct=correct,
-                traces=traces,
+                observations, damping=self.damping, correct=correct, traces=traces
             )
 
     def _group_by_search(self, steps: Sequence[Step]) -> dict[tuple[bool, bool], list[int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,13 +16,11 @@ from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.infer_labels import recover_labels
 from seepage.attacks.labels.label_evidence import reads_classes
 from seepage.attacks.linear_systems.linear_system import LinearSystem, invert_slopes
-from seepage.core import Attack, Observation, Reconstruction, Rng, Trace, Update
-from seepage.core.errors import MissingKnowledge, NotApplicable, require_at_least
+from seepage.core import Attack, Observation, Reconstruction, Rng, SideBySideAttack, Trace, Update
+from seepage.core.errors import NotApplicable, require_at_least
 from seepage.core.loss import Loss
-from seepage.core.rng import require_key
 from seepage.numerics.least_squares import Linear, minimum_norm
 from seepage.probing.layer_stack import INSTEAD, Layer, Stack, read_stack
-from seepage.probing.usable_update import require_usable
 
 _GRID = 4_000
 _HALVINGS = 100
@@ -219,7 +216,6 @@ def _find_roots(function: Callable[[Tensor], Tensor], grid: Tensor) -> Tensor:
 
 def _read_single(observation: Observation) -> Stack:
     """The network as a stack, if the update is one example's and the last layer is connected."""
-    require_usable(observation.update, observation.task)
     if (observation.batch_size or 1) > 1:
         raise NotApplicable(
             f"expected the update of one example, got one of {observation.batch_size}, whose "
@@ -237,9 +233,7 @@ def _read_single(observation: Observation) -> Stack:
 def recover_inputs(
     observations: Sequence[Observation],
     *,
-    rngs: Sequence[Rng],
     damping: float,
-    needs_labels: bool = False,
     correct: Callable[[Stack, Sequence[int], Sequence[Step]], Sequence[Tensor]] | None = None,
     traces: Mapping[int, Trace] | None = None,
 ) -> list[Reconstruction]:
@@ -248,13 +242,7 @@ def recover_inputs(
     All are of one example each, made with the same task and client. `correct` improves solutions as
     in `walk_back`; it also gets the stack and the observation of each walk, and fills in `traces`.
     """
-    require_key(*rngs)
-    began = time.perf_counter()
     stack, *_ = [_read_single(observation) for observation in observations]
-    if needs_labels and any(observation.labels is None for observation in observations):
-        raise MissingKnowledge(
-            "labels", needed_by="gradient matching", hint="use Threat(knows_labels=True)"
-        )
     walks = [(c, d) for c, seen in enumerate(observations) for d in _read_head_deltas(seen, stack)]
     owners = [case for case, _ in walks]
     steps = walk_back(
@@ -267,11 +255,7 @@ def recover_inputs(
         _choose_best(seen, [step for step, of in zip(steps, owners, strict=True) if of == case])
         for case, seen in enumerate(observations)
     ]
-    seconds = (time.perf_counter() - began) / len(observations)
-    effort = [
-        replace((traces or {}).get(case, Trace(device=str(step.x.device))), seconds=seconds)
-        for case, step in enumerate(best)
-    ]
+    effort = [(traces or {}).get(case, Trace()) for case in range(len(best))]
     return [_certify_guess(*each, stack) for each in zip(observations, best, effort, strict=True)]
 
 
@@ -281,14 +265,10 @@ def _read_head_deltas(observation: Observation, stack: Stack) -> list[Tensor]:
     weight, bias = head.parameters
     if bias in gradients:
         return [gradients[bias].to(head.weight)]
-    if observation.labels is None:
-        raise MissingKnowledge(
-            "labels",
-            needed_by=f"walking back from {head.name!r}, which has no bias,",
-            hint="use Threat(knows_labels=True)",
-        )
-    loss, labels = observation.task.loss, observation.labels
-    return _solve_head_deltas(head, gradients[weight].to(head.weight), loss, labels)
+    labels = observation.require_labels(f"walking back from {head.name!r}, which has no bias,")
+    return _solve_head_deltas(
+        head, gradients[weight].to(head.weight), observation.task.loss, labels
+    )
 
 
 def _choose_best(observation: Observation, steps: Sequence[Step]) -> Step:
@@ -341,7 +321,7 @@ def _to_inputs(observation: Observation, x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RGAP:
+class RGAP(SideBySideAttack):
     """Backward recursion over linear systems, for one example; see `rgap`.
 
     The input of each layer solves u x = v, whose rows are the layer's forward pass and its weight
@@ -354,15 +334,11 @@ class RGAP:
     def __post_init__(self) -> None:
         require_at_least(0, damping=self.damping)
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Compute the input; nothing is random."""
-        return self.many((observation,), rngs=(rng,))[0]
-
-    def many(
-        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
+    def run_many(
+        self, observations: Sequence[Observation], rngs: Sequence[Rng]
     ) -> list[Reconstruction]:
-        """Compute several inputs of one network, the systems of a layer all at once."""
-        return recover_inputs(observations, rngs=rngs, damping=self.damping)
+        """Compute the inputs, the systems of a layer all at once; nothing is random."""
+        return recover_inputs(observations, damping=self.damping)
 
 
 def _require_convolutions(observation: Observation) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -14,11 +13,19 @@ from torch import Tensor, nn
 
 from seepage.attacks.linear_systems.analytic_fc import features
 from seepage.attacks.malicious_server.planting import fill_holes, require_passive
-from seepage.core import ActiveAttack, Attack, Observation, Reconstruction, Rng, Task, Trace
+from seepage.core import (
+    ActiveAttack,
+    Attack,
+    AttackWrapper,
+    BaseAttack,
+    Observation,
+    Reconstruction,
+    Rng,
+    Task,
+)
 from seepage.core.errors import NotApplicable
-from seepage.core.rng import require_key
+from seepage.core.usable_update import require_continuous
 from seepage.probing.first_layer import draw_noise, list_calls
-from seepage.probing.usable_update import require_continuous, require_usable
 
 Convolution = nn.Conv1d | nn.Conv2d
 Normalisation = nn.modules.batchnorm._BatchNorm
@@ -109,7 +116,7 @@ def _invert_responses(responses: Tensor, read: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ReadPassed:
+class ReadPassed(BaseAttack):
     """Reads the input of one example behind layers that pass it on entry by entry.
 
     The server shows its own inputs to the network: blank ones of every brightness give the response
@@ -120,30 +127,22 @@ class ReadPassed:
         Geiping et al., 2020, Proposition 1 (geiping2020inverting)
     """
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+    one_input = True
+
+    def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Compute the input; nothing is random."""
-        require_key(rng)
-        began = time.perf_counter()
         task = observation.task
-        require_usable(observation.update, task)
         require_continuous(task)
-        if observation.batch_size not in (None, 1):
-            raise NotApplicable(
-                f"expected one input, got {observation.batch_size}, whose features are summed; "
-                "use class_fishing to isolate one"
-            )
         passed = _find_passed_entries(task)
         read = features(observation, layer=passed.layer)
         low, high = task.domain.bounds
         values = low + (high - low) * _invert_responses(passed.responses, read[passed.alive])
         filled = fill_holes(tuple(task.domain.shape), passed.index, values)
-        inputs = task.domain.project(filled[None].to(read))
-        trace = Trace(seconds=time.perf_counter() - began, device=str(inputs.device))
-        return Reconstruction(inputs, observation.labels, trace)
+        return Reconstruction(filled[None].to(read), observation.labels)
 
 
 @dataclass(frozen=True, kw_only=True)
-class IdentityConvolutions:
+class IdentityConvolutions(AttackWrapper):
     """Sets every convolution to the identity, so that a fully connected layer reads the input.
 
     Each output channel passes on one tap of one input channel: first the centres, then, if there
@@ -185,10 +184,6 @@ class IdentityConvolutions:
                 "away the others; plant another way"
             )
         return planted
-
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Attack the update as it is."""
-        return self.attack(observation, rng=rng)
 
 
 def _set_to_identity(convolution: Convolution, *, spread: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,10 +11,8 @@ from torch import Tensor, nn
 
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.malicious_server.planting import wrap_network
-from seepage.core import ActiveAttack, Observation, Reconstruction, Rng, Task, Trace
+from seepage.core import ActiveAttack, BaseAttack, Observation, Reconstruction, Rng, Task
 from seepage.core.errors import NotApplicable, require_at_least
-from seepage.core.rng import require_key
-from seepage.probing.usable_update import require_usable
 
 _WEIGHT, _BIAS = "input_weight", "input_bias"
 
@@ -41,7 +38,7 @@ class InputToLogits(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadInputAtLogits:
+class ReadInputAtLogits(BaseAttack):
     """Plants `InputToLogits` around the network, and divides; see `input_to_logits`.
 
     With d the loss's gradient at the logits of the example at place i,
@@ -66,12 +63,9 @@ class ReadInputAtLogits:
             note="with its input at the logits",
         )
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+    def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Solve for the example at every place; nothing is random."""
-        require_key(rng)
-        began = time.perf_counter()
         task, size = observation.task, observation.batch_size
-        require_usable(observation.update, task)
         if not isinstance(task.model, InputToLogits):
             raise NotApplicable(
                 f"{task.name} does not have its input at the logits; plant it first"
@@ -90,10 +84,8 @@ class ReadInputAtLogits:
         length = bias.norm(dim=1)
         # Scaled first, since the squares of tiny gradients underflow.
         read = torch.einsum("bkn,bk->bn", weight / length[:, None, None], bias / length[:, None])
-        normalised = read.to(gradient[_WEIGHT]).reshape(-1, *task.domain.shape)
-        inputs = task.domain.project(task.domain.denormalise(normalised))
+        inputs = task.to_inputs(read.to(gradient[_WEIGHT]))
         labels = bias.argmin(1)
-        trace = Trace(seconds=time.perf_counter() - began, device=str(inputs.device))
 
         def bound(errors: Mapping[str, float]) -> float:
             off = errors[_WEIGHT] + errors[_BIAS] * read.norm(dim=1)
@@ -102,7 +94,7 @@ class ReadInputAtLogits:
         certificate = certify_solved(
             observation, inputs, labels, read=(_WEIGHT, _BIAS), alone=True, bound=bound
         )
-        return Reconstruction(inputs, labels, trace, certificate)
+        return Reconstruction(inputs, labels, certificate=certificate)
 
 
 def input_to_logits(*, examples: int = 1) -> ActiveAttack:

@@ -9,22 +9,23 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.malicious_server.planting import default_to_search, set_parameters
-from seepage.core import ActiveAttack, Attack, Observation, Reconstruction, Rng, Task, Update
-from seepage.core.errors import (
-    InvalidValue,
-    NotApplicable,
-    SeepageError,
-    require_at_least,
-    require_positive,
+from seepage.core import (
+    ActiveAttack,
+    Attack,
+    AttackWrapper,
+    Observation,
+    Prepared,
+    Rng,
+    Task,
+    Update,
 )
-from seepage.core.protocols import attack_many, needs_labels
-from seepage.core.rng import require_key
+from seepage.core.errors import InvalidValue, NotApplicable, require_at_least, require_positive
+from seepage.core.usable_update import require_usable
 from seepage.probing.heads import classifier_head
-from seepage.probing.usable_update import require_usable
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelFlip:
+class LabelFlip(AttackWrapper):
     """Permutes rows of the last layer, which makes small gradients large; see `label_flip`.
 
     The gradient of an example that a trained network knows is nearly zero. With the rows permuted
@@ -32,7 +33,6 @@ class LabelFlip:
     attack of an honest server follows.
     """
 
-    attack: Attack
     rows: Sequence[int] = ()
 
     def __post_init__(self) -> None:
@@ -53,21 +53,6 @@ class LabelFlip:
         names = [name for name in (head.weight, head.bias) if name is not None]
         permuted = {name: task.parameters[name][order] for name in names}
         return set_parameters(task, permuted, note="with flipped labels")
-
-    @property
-    def needs_labels(self) -> bool:
-        """If the inner attack does."""
-        return needs_labels(self.attack)
-
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Attack the update as it is."""
-        return self.attack(observation, rng=rng)
-
-    def many(
-        self, observations: Sequence[Observation], *, rngs: Sequence[Rng]
-    ) -> list[Reconstruction | SeepageError]:
-        """Attack several updates of the same planted network, side by side where the attack can."""
-        return attack_many(self.attack, observations, rngs=rngs)
 
 
 def label_flip(*, attack: Attack | None = None, rows: Sequence[int] = ()) -> ActiveAttack:
@@ -91,7 +76,7 @@ _ABSENT = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassFishing:
+class ClassFishing(AttackWrapper):
     """Silences every class but one; see `class_fishing`.
 
         W_k = 0, b_k = margin for k != c;   W_c, b_c as they are
@@ -110,9 +95,11 @@ class ClassFishing:
         show in the update.
     """
 
-    attack: Attack
     target: int = 0
     margin: float = 1e3
+
+    # The label is that of the class it fishes for.
+    needs_labels = False
 
     def __post_init__(self) -> None:
         require_at_least(0, target=self.target)
@@ -131,14 +118,12 @@ class ClassFishing:
         }
         return set_parameters(task, silenced, note=f"fishing for class {self.target}")
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Reduce the update to that of one example and attack it."""
-        require_key(rng)
-        require_usable(observation.update, observation.task)
-        labels = torch.tensor([self.target], device=next(iter(observation.update)).device)
-        update = self._isolate(observation, labels)
-        alone = replace(observation, update=update, batch_size=1, labels=labels)
-        return self.attack(alone, rng=rng)
+    def prepare(self, seen: Observation, rng: Rng) -> Prepared:
+        """Reduce the update to that of one example."""
+        require_usable(seen.update, seen.task)
+        labels = torch.tensor([self.target], device=next(iter(seen.update)).device)
+        update = self._isolate(seen, labels)
+        return Prepared(replace(seen, update=update, batch_size=1, labels=labels))
 
     def _isolate(self, observation: Observation, labels: Tensor) -> Update:
         """The update that one example of the class would have shared."""

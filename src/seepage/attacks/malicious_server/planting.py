@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool1d, avg_pool2d
 
 from seepage.attacks.linear_systems.analytic_fc import analytic_fc
-from seepage.core import ActiveAttack, Attack, Observation, Reconstruction, Rng, Task
+from seepage.core import ActiveAttack, Attack, AttackWrapper, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable
 
 
@@ -85,13 +85,11 @@ def fill_holes(shape: tuple[int, ...], index: Tensor, values: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlantedLayer:
+class PlantedLayer(AttackWrapper):
     """Plants a fully connected layer with a bias before the network, which gives its input away.
 
     The layer is the identity, so the network computes what it computed before.
     """
-
-    attack: Attack
 
     def plant(self, task: Task, *, rng: Rng) -> Task:
         """Put an identity before the network; nothing is random."""
@@ -107,10 +105,6 @@ class PlantedLayer:
             lambda network: nn.Sequential(OrderedDict([*parts, ("network", network)])),
             note="behind a fully connected layer",
         )
-
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Attack the update as it is."""
-        return self.attack(observation, rng=rng)
 
 
 def first_layer_fc(*, attack: Attack | None = None) -> ActiveAttack:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -15,12 +14,11 @@ from torch.nn.functional import pixel_shuffle, pixel_unshuffle
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.read_targets import fit_targets
 from seepage.attacks.linear_systems.analytic_fc import features
-from seepage.core import ActiveAttack, Observation, Reconstruction, Rng, Task, Trace
+from seepage.core import ActiveAttack, BaseAttack, Observation, Reconstruction, Rng, Task
 from seepage.core.draws import PrivateDraws
 from seepage.core.errors import NotApplicable, require_at_least
 from seepage.core.rng import require_key
 from seepage.numerics.krylov import krylov
-from seepage.probing.usable_update import require_usable
 
 _WEIGHT, _BIAS = "head.weight", "head.bias"
 # Of the Lanczos process for the largest singular value; more change it by less than 1 %.
@@ -90,7 +88,7 @@ class ReversibleNetwork(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReversibleBlocks:
+class ReversibleBlocks(BaseAttack):
     """Replaces the network by a reversible one and runs it backwards; see `reversible_blocks`."""
 
     blocks: int = 4
@@ -113,25 +111,20 @@ class ReversibleBlocks:
         network.to(task.reference)
         return replace(task, model=network, name=f"reversible network instead of {task.name}")
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+    def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Compute what the last layer read, and the image that leads there; nothing is random."""
-        require_key(rng)
-        began = time.perf_counter()
         task = observation.task
-        require_usable(observation.update, task)
         network = task.model
         if not isinstance(network, ReversibleNetwork):
             raise NotApplicable(f"{task.name} has no reversible blocks; plant them first")
         read = features(observation, layer="head")
         with torch.no_grad():
-            normalised = network.invert(read[None])
-        inputs = task.domain.project(task.domain.denormalise(normalised))
+            inputs = task.to_inputs(network.invert(read[None]))
         labels = observation.labels
         if labels is None:
             labels = fit_targets(observation, inputs)
-        trace = Trace(seconds=time.perf_counter() - began, device=str(inputs.device))
         if labels is None:
-            return Reconstruction(inputs, None, trace)
+            return Reconstruction(inputs)
         length = float(observation.update.tensors[_BIAS].double().norm())
         stretch = _largest_stretch(network, read)
 
@@ -142,7 +135,7 @@ class ReversibleBlocks:
         certificate = certify_solved(
             observation, inputs, labels, read=(_WEIGHT, _BIAS), alone=True, bound=bound
         )
-        return Reconstruction(inputs, labels, trace, certificate)
+        return Reconstruction(inputs, labels, certificate=certificate)
 
 
 def _largest_stretch(network: ReversibleNetwork, read: Tensor) -> float:

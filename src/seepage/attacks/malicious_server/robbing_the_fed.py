@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, get_args
@@ -12,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from seepage.attacks.malicious_server.planting import fill_holes, wrap_network
-from seepage.core import ActiveAttack, Observation, Reconstruction, Rng, Task, Trace
+from seepage.core import ActiveAttack, BaseAttack, Observation, Reconstruction, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, require_positive
 from seepage.core.rng import require_key
 from seepage.data.load import load, require_split
 from seepage.defenses.clip import Clip
 from seepage.defenses.compress import Dropout
-from seepage.probing.usable_update import require_usable
 
 
 class Imprint(nn.Module):
@@ -150,7 +148,7 @@ _SLACK = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobbingTheFed:
+class RobbingTheFed(BaseAttack):
     """Plants a layer whose bins catch one input each, and divides; see `robbing_the_fed`.
 
     Bin k opens to inputs whose functional <w, x> exceeds its edge; in the sparse variant it closes
@@ -239,12 +237,9 @@ class RobbingTheFed:
             )
         return edges
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+    def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Divide; nothing is random."""
-        require_key(rng)
-        began = time.perf_counter()
         task, update = observation.task, observation.update
-        require_usable(update, task)
         weight, bias = (update.tensors[name] for name in _find_bins(task))
         sparse = self.variant == "sparse"
         if not sparse:
@@ -259,10 +254,7 @@ class RobbingTheFed:
         # A filled row may lie outside its bin, and bins without an input are exactly zero.
         inside = bias != 0 if holes else self._fall_in_bins(candidates, task)
         kept = _pick_bins(bias.abs(), inside, observation.batch_size)
-        normalised = candidates[kept].reshape(-1, *task.domain.shape)
-        inputs = task.domain.project(task.domain.denormalise(normalised))
-        seconds = time.perf_counter() - began
-        return Reconstruction(inputs, None, Trace(seconds=seconds, device=str(inputs.device)))
+        return Reconstruction(task.to_inputs(candidates[kept]))
 
     @property
     def _width(self) -> float:

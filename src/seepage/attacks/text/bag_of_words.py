@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +11,8 @@ from torch import Tensor
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.labels.infer_labels import try_labels
-from seepage.attacks.text.token_table import UNKNOWN, TokenTable, begin_reading, find_token_table
-from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Trace, Update
+from seepage.attacks.text.token_table import UNKNOWN, TokenTable, find_token_table, require_texts
+from seepage.core import Attack, BaseAttack, Certificate, Observation, Reconstruction, Rng, Update
 from seepage.core.errors import SeepageError, require_positive
 from seepage.domains import Tokens
 from seepage.numerics.row_span import row_span, share_outside
@@ -53,7 +52,7 @@ class _Found:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _BagOfWords:
+class BagOfWords(BaseAttack):
     """Read the tokens whose rows of the embedding gradient are not zero.
 
     The arguments are those of `bag_of_words`.
@@ -64,11 +63,10 @@ class _BagOfWords:
     def __post_init__(self) -> None:
         require_positive(false_tokens=self.false_tokens)
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+    def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Read the tokens; nothing is random."""
-        began = time.perf_counter()
         task = observation.task
-        domain = begin_reading(observation, rng=rng, needed_by="bag_of_words")
+        domain = require_texts(task.domain, needed_by="bag_of_words")
         table = find_token_table(task)
         found = self._find_tokens(observation, table)
         size = observation.batch_size or max(1, math.ceil(len(found.tokens) / domain.length))
@@ -85,9 +83,8 @@ class _BagOfWords:
         if found.exact:
             proof = certificate
             certificate = Certificate(proof.residual, proof.unique, certain=len(found.tokens))
-        trace = Trace(seconds=time.perf_counter() - began, device=str(texts.device))
         sure = _spread_confidence(found, texts)
-        return Reconstruction(texts, labels, trace, certificate, sure)
+        return Reconstruction(texts, labels, certificate=certificate, confidence=sure)
 
     def _find_tokens(self, observation: Observation, table: TokenTable) -> _Found:
         rows = observation.update.tensors[table.weight].double()
@@ -305,4 +302,4 @@ def bag_of_words(*, false_tokens: float = 0.1) -> Attack:
     References:
         Gupta et al., 2022 (gupta2022recovering)
     """
-    return _BagOfWords(false_tokens=false_tokens)
+    return BagOfWords(false_tokens=false_tokens)

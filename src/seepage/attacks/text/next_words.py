@@ -13,8 +13,8 @@ from torch import Tensor
 from seepage.attacks.applicability import applies_to
 from seepage.attacks.certificate import certify_solved
 from seepage.attacks.text.next_token_terms import TOGETHER, Decoder, cut_decoder, weigh_terms
-from seepage.attacks.text.token_table import begin_reading, draw_texts, require_texts
-from seepage.core import Attack, Observation, Reconstruction, Rng, Trace
+from seepage.attacks.text.token_table import draw_texts, require_texts
+from seepage.core import Attack, BaseAttack, Observation, Reconstruction, Rng
 from seepage.core.device import precision
 from seepage.core.errors import InvalidValue, NotApplicable, explain_errors, require_positive
 from seepage.core.progress import report
@@ -87,7 +87,7 @@ class _Beginning:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _NextWords:
+class NextWords(BaseAttack):
     """Find the words one after the other whose terms add up to the update.
 
     The arguments are those of `next_words`.
@@ -101,26 +101,21 @@ class _NextWords:
         if not self.widths or any(type(w) is not int or w < 1 for w in self.widths):
             raise InvalidValue(f"expected widths of at least one text, got {self.widths!r}")
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+    def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Read the text; chance draws the texts that are simulated."""
         began = time.perf_counter()
-        domain = begin_reading(observation, rng=rng, needed_by="next_words")
-        # Terms are subtracted from each other, so rounding counts.
-        with precision("float32"):
-            decoder = _require_decoder(observation)
-            sentence = f"{observation.task.name} cannot be differentiated twice, it raised"
-            with explain_errors(NotApplicable, sentence):
-                text, alone = self._read(observation, decoder, rng, began)
-            filler = 0 if domain.padding is None else domain.padding
-            texts = text.new_full((1, domain.length), filler)
-            texts[0, : len(text)] = text
-            labels = observation.task.blank_labels(1)
-            certificate = certify_solved(
-                observation, texts, labels, read=decoder.names, alone=alone
-            )
+        domain = require_texts(observation.task.domain, needed_by="next_words")
+        decoder = _require_decoder(observation)
+        sentence = f"{observation.task.name} cannot be differentiated twice, it raised"
+        with explain_errors(NotApplicable, sentence):
+            text, alone = self._read(observation, decoder, rng, began)
+        filler = 0 if domain.padding is None else domain.padding
+        texts = text.new_full((1, domain.length), filler)
+        texts[0, : len(text)] = text
+        labels = observation.task.blank_labels(1)
+        certificate = certify_solved(observation, texts, labels, read=decoder.names, alone=alone)
         sure = torch.full(texts.shape, float(certificate.unique is True), device=texts.device)
-        trace = Trace(seconds=time.perf_counter() - began, device=str(texts.device))
-        return Reconstruction(texts, labels, trace, certificate, sure)
+        return Reconstruction(texts, labels, certificate=certificate, confidence=sure)
 
     def _read(
         self, observation: Observation, decoder: Decoder, rng: Rng, began: float
@@ -333,4 +328,4 @@ def next_words(*, widths: tuple[int, ...] = (8, 32, 128), seconds: float = 180.0
         Lester et al., 2021 (lester2021prompt), on soft prompts; Liu et al., 2022 (liu2022learning),
         on IA3
     """
-    return _NextWords(widths=tuple(widths), seconds=seconds)
+    return NextWords(widths=tuple(widths), seconds=seconds)

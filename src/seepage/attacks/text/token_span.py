@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,10 +28,9 @@ from seepage.attacks.text.span_check import (
     find_span,
     measure_tokens,
 )
-from seepage.attacks.text.token_table import UNKNOWN, begin_reading, require_texts
+from seepage.attacks.text.token_table import UNKNOWN, require_texts
 from seepage.clients import Gradient
-from seepage.core import Attack, Certificate, Observation, Reconstruction, Rng, Task, Trace
-from seepage.core.device import precision
+from seepage.core import Attack, BaseAttack, Certificate, Observation, Reconstruction, Rng, Task
 from seepage.core.errors import NotApplicable, require_positive, require_within
 from seepage.domains import Tokens
 from seepage.numerics.row_span import row_span, share_outside, split_span
@@ -117,7 +115,7 @@ def _describe_trained(task: Task) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _TokenSpan:
+class TokenSpan(BaseAttack):
     """Try every token at every position; keep those that lie in the spans.
 
     The arguments are those of `token_span`.
@@ -131,15 +129,9 @@ class _TokenSpan:
         require_positive(false_tokens=self.false_tokens)
         require_within("(0, 1)", rank_tolerance=self.rank_tolerance, tolerance=self.tolerance)
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
+    def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Read the tokens; nothing is random."""
-        began = time.perf_counter()
-        domain = begin_reading(observation, rng=rng, needed_by="token_span")
-        # Spans are told from rounding, which a GPU would make larger.
-        with precision("float32"):
-            return self._read(observation, domain, began)
-
-    def _read(self, observation: Observation, domain: Tokens, began: float) -> Reconstruction:
+        domain = require_texts(observation.task.domain, needed_by="token_span")
         task = observation.task
         spans = tuple(self._find_spans(observation, domain))
         if not spans:
@@ -157,8 +149,7 @@ class _TokenSpan:
             read = [name for span in spans for name in list_weights(task, span.reader)]
             alone = doubt.shape[1] > 1 and bool(((doubt <= limit).sum(0) == 1).all())
             certificate = certify_solved(observation, texts, labels, read=read, alone=alone)
-        trace = Trace(seconds=time.perf_counter() - began, device=str(texts.device))
-        return Reconstruction(texts, labels, trace, certificate, sure)
+        return Reconstruction(texts, labels, certificate=certificate, confidence=sure)
 
     def _find_spans(self, observation: Observation, domain: Tokens) -> Iterator[SpanCheck]:
         """The spaces that tell something: smaller than the space of what is read."""
@@ -383,4 +374,4 @@ def token_span(
         Petrov et al., 2024 (petrov2024dager); Hu et al., 2022 (hu2022lora), on adapters; Li and
         Liang, 2021 (li2021prefix), on prefixes
     """
-    return _TokenSpan(false_tokens=false_tokens, rank_tolerance=rank_tolerance, tolerance=tolerance)
+    return TokenSpan(false_tokens=false_tokens, rank_tolerance=rank_tolerance, tolerance=tolerance)

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from seepage.clients.gradient import batch_gradient
-from seepage.core import Domain, Observation, Rng, Task
+from seepage.core import Domain, Rng, Task
 from seepage.core.errors import NotApplicable
-from seepage.core.rng import require_key
 from seepage.domains import Tokens
-from seepage.probing.usable_update import require_usable
 
 # A place in a text of which nothing is known.
 UNKNOWN = -1
@@ -47,13 +45,6 @@ def require_texts(domain: Domain, *, needed_by: str) -> Tokens:
             "numbers"
         )
     return domain
-
-
-def begin_reading(observation: Observation, *, rng: Rng, needed_by: str) -> Tokens:
-    """Check what every attack on texts needs, and return their domain."""
-    require_key(rng)
-    require_usable(observation.update, observation.task)
-    return require_texts(observation.task.domain, needed_by=needed_by)
 
 
 def find_token_table(task: Task) -> TokenTable:
