@@ -4,8 +4,8 @@
 
 A small audit is begun, ended by one to four faults (eight on Ray), gone on with after each, and at
 last gone on with to the end. Faults: a kill at a system call that writes, in turn each of them; a
-kill at a random moment; a full disk; a limit on the size of files; a clock that jumps; a byte of an
-artifact or checkpoint that flips; a lost worker or raylet. In the end the records must be those of
+kill at a random moment; a full disk; a limit on the size of files; a clock that jumps; a byte of a
+case or checkpoint that flips; a lost worker or raylet. In the end the records must be those of
 an audit that nobody disturbed, and whatever was recorded before a fault must still be there.
 
 Audits run in forks of this process, which has imported everything. Their workers are forked too;
@@ -80,7 +80,7 @@ class Tally:
         doubled: Cases with more than one record.
         unusable: Folders that could not be gone on with to the end.
         different: Folders whose records differ from those of an undisturbed audit.
-        damaged: Folders with an artifact missing or altered in the end.
+        damaged: Folders with a file missing or altered in the end.
         hangs: Runs that did not end by themselves.
         tracebacks: Runs that ended without a sentence.
         audits: Audits that were brought to their end.
@@ -135,7 +135,7 @@ def go_on(
 
 def read(out: Path) -> list[Record]:
     """The records of a folder; none if the audit was not begun."""
-    if not (out / "audit.sqlite").exists():
+    if not (out / "plan.json").exists():
         return []
     return [timeless(record) for record in load_audit(out).records]
 
@@ -304,10 +304,10 @@ class Chaos:
         return self.trace(out, step=step, kill_at=self.random.randint(1, self.writes))[0], True
 
     def flip_byte(self, out: Path) -> tuple[int, bool]:
-        """Kill at a write point, then change a byte of an artifact or a checkpoint."""
+        """Kill at a write point, then change a byte of a case, of inputs or of a checkpoint."""
         code, _ = self.kill_at_write(out)
         self._wait_for_orphans()
-        held = [p for part in ("artifacts", "checkpoints") for p in (out / part).glob("*")]
+        held = [p for part in ("cases", "inputs", "checkpoints") for p in (out / part).glob("*")]
         files = sorted(p for p in held if p.is_file() and p.stat().st_size)
         if files:
             path = self.random.choice(files)

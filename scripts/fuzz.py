@@ -17,13 +17,11 @@ import os
 import random
 import resource
 import signal
-import sqlite3
 import tempfile
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -35,11 +33,11 @@ from scripts.run_record import find_commit, write_record
 
 import seepage as sp
 from seepage.audit import Record, SpecSource, build_spec, load_audit
-from seepage.audit.artifacts import unpack
-from seepage.audit.record_schema import parse_json
 from seepage.audit.verify import find_damage
 from seepage.core.checkpoint import Checkpoints
 from seepage.core.errors import SeepageError, UnreadableFile
+from seepage.core.schema import parse_json
+from seepage.core.whole_file import unpack, unseal
 from seepage.data.image_files import read_picture
 
 SECONDS = 20
@@ -166,19 +164,26 @@ def list_readers(place: Path) -> dict[str, Reader]:
         },
     }
     sp.audit.run(spec, place / "audit", device="cpu")
-    artifact = max((place / "audit" / "artifacts").iterdir(), key=lambda path: path.stat().st_size)
+    [case] = (place / "audit" / "cases").glob("*.safetensors")
+    [inputs] = (place / "audit" / "inputs").iterdir()
     Checkpoints(place / "checkpoints").save("f" * 64, [torch.ones(3), torch.zeros(2, 2)])
     checkpoint = next((place / "checkpoints").iterdir())
-    with closing(sqlite3.connect(place / "audit" / "audit.sqlite")) as database:
-        database.execute("VACUUM")
-        [record] = database.execute("SELECT record FROM records LIMIT 1").fetchone()
+    record = unseal(case.read_bytes())["record"]
 
     def read_spec(path: Path) -> object:
         return build_spec(SpecSource.read(path, device="cpu"))
 
-    def read_database(path: Path) -> object:
-        path.rename(path.with_name("audit.sqlite"))
-        return find_damage(path.parent), load_audit(path.parent).records
+    def read_folder(path: Path) -> object:
+        """Read the audit with this file in place of its own of this name."""
+        [kept] = (place / "audit").rglob(path.name)
+        whole = kept.read_bytes()
+        path.replace(kept)
+        try:
+            if damage := find_damage(place / "audit"):
+                raise UnreadableFile(damage[0])
+            return load_audit(place / "audit").records
+        finally:
+            kept.write_bytes(whole)
 
     def read_checkpoint(path: Path) -> object:
         path.rename(path.with_name(checkpoint.name))
@@ -217,13 +222,15 @@ def list_readers(place: Path) -> dict[str, Reader]:
             lambda path: sp.zoo.load_weights(weights, path),
             files(place / "weights.pt", place / "weights.safetensors"),
         ),
-        "database": Reader(read_database, files(place / "audit" / "audit.sqlite")),
+        "plan": Reader(read_folder, files(place / "audit" / "plan.json"), text=True),
+        "case": Reader(read_folder, files(case)),
+        "inputs": Reader(read_folder, files(inputs)),
         "record": Reader(
             lambda path: Record.from_plain(parse_json(path.read_text("utf-8", "replace"), "it")),
             {"record.json": record.encode()},
             text=True,
         ),
-        "artifact": Reader(lambda path: unpack(path.read_bytes()), files(artifact)),
+        "tensors": Reader(lambda path: unpack(path.read_bytes()), files(case)),
         "checkpoint": Reader(read_checkpoint, files(checkpoint)),
         **_read_parquet(place),
         **{

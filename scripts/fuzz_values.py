@@ -10,10 +10,8 @@ import contextlib
 import io
 import json
 import random
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,12 +21,15 @@ from rich.console import Console
 
 import seepage as sp
 from seepage.audit import SpecSource, build_spec, save_evidence
+from seepage.audit.plan import FORMAT, PLAN, Plan
 from seepage.audit.spec_text import write_toml
+from seepage.audit.verify import find_damage
 from seepage.cli import main as run_command
 from seepage.cli.commands import Report
 from seepage.cli.report_command import write_report
 from seepage.core.errors import InvalidValue
-from seepage.core.whole_file import checksum
+from seepage.core.schema import to_plain
+from seepage.core.whole_file import checksum, seal, unpack, unseal
 from seepage.inference import AttributeComparison, EpsilonAudit
 from seepage.inference.detection import Detection
 from seepage.inference.membership import Membership
@@ -200,27 +201,18 @@ def list_value_readers(place: Path) -> dict[str, tuple[Callable[[Path], object],
     audit = place / "values"
     # A timeout takes processes of its own.
     sp.audit.run({k: v for k, v in SPEC.items() if k != "timeout"}, audit, device="cpu")
-    with closing(sqlite3.connect(audit / "audit.sqlite")) as database:
-        rows = database.execute("SELECT record FROM records").fetchall()
-        about = dict(database.execute("SELECT key, value FROM about").fetchall())
-        planned = database.execute("SELECT id, identity FROM planned").fetchall()
-    about["environment"] = json.loads(about["environment"])
-    plan = {"about": about, "planned": {case: json.loads(text) for case, text in planned}}
+    cases = {file.name: file.read_bytes() for file in (audit / "cases").glob("*.safetensors")}
+    whole = Plan.read(audit)
+    plan = to_plain(whole)
 
-    def put(query: str, values: list[tuple[Any, ...]]) -> None:
-        with closing(sqlite3.connect(audit / "audit.sqlite")) as database, database:
-            database.executemany(query, values)
+    def put_record(name: str, text: str) -> None:
+        data = cases[name]
+        words = {**unseal(data), "record": text}
+        (audit / "cases" / name).write_bytes(seal(unpack(data)[0], words))
 
-    def put_record(text: str, case: str) -> None:
-        row = (text, checksum(text.encode()), case)
-        put("UPDATE records SET record = ?, sha256 = ? WHERE id = ?", [row])
-
-    def put_plan(plain: Plain) -> None:
-        words = [(v if isinstance(v, str) else json.dumps(v), k) for k, v in plain["about"].items()]
-        with contextlib.suppress(UnicodeEncodeError):  # half of a character
-            put("UPDATE about SET value = ? WHERE key = ?", words)
-        cases = [(json.dumps(v), k) for k, v in plain["planned"].items()]
-        put("UPDATE planned SET identity = ? WHERE id = ?", cases)
+    def put_plan(text: str) -> None:
+        beginning = f'{{"seepage audit": {FORMAT}, "sha256": "{checksum(text.encode())}", "plan": '
+        (audit / PLAN).write_text(f"{beginning}{text}}}\n")
 
     def write_reports(text: bytes) -> None:
         """Write the dossier and one of the reports, which differs from file to file."""
@@ -239,25 +231,21 @@ def list_value_readers(place: Path) -> dict[str, tuple[Callable[[Path], object],
         return made
 
     def read_record(path: Path) -> None:
-        text = path.read_text("utf-8")
-        case = originals[path.name][1]
-        put_record(text, case)
+        text, name = path.read_text("utf-8"), path.name.removesuffix(".json")
+        put_record(name, text)
         try:
+            if damage := find_damage(audit):
+                raise InvalidValue(damage[0])
             write_reports(text.encode())
         finally:
-            put_record(*originals[path.name])
+            (audit / "cases" / name).write_bytes(cases[name])
 
     def read_plan(path: Path) -> None:
-        # What cannot be stored is not there to be read.
-        try:
-            put_plan(json.loads(path.read_bytes()))
-        except (AttributeError, TypeError, KeyError, RecursionError, sqlite3.Error) as error:
-            put_plan(json.loads(_write(plan)))
-            raise InvalidValue("no plan") from error
+        put_plan(path.read_text("utf-8"))
         try:
             write_reports(path.read_bytes())
         finally:
-            put_plan(plan)
+            whole.write(audit)
 
     def read_spec(path: Path) -> object:
         try:
@@ -271,15 +259,11 @@ def list_value_readers(place: Path) -> dict[str, tuple[Callable[[Path], object],
     evidence = _write_evidence(place)
     column = place / "column.json"
     dossier = write_dossier_of(audit, column, place / "epsilon.json")
-    originals = {
-        f"record{number}.json": (text, json.loads(text)["case"])
-        for number, (text,) in enumerate(rows)
-    }
-    records = {name: text.encode() for name, (text, _) in originals.items()}
+    records = {f"{name}.json": unseal(data)["record"].encode() for name, data in cases.items()}
     commands = {name: text.encode() for name, text in _COMMANDS.items()}
     return {
         "values": (read_record, records, _change_json),
-        "plan": (read_plan, {"plan.json": _write(plan)}, _change_json),
+        "sealed plan": (read_plan, {"plan.json": _write(plan)}, _change_json),
         "mapping": (read_spec, {"spec.json": _write(SPEC)}, _change_json),
         "evidence": (write_dossier_of, evidence, _change_json),
         "dossier": (

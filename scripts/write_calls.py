@@ -1,8 +1,7 @@
 """Run a forked process, and end it or fill its disk at its n-th system call that writes.
 
-The process is traced, so a kill falls between two calls of the kernel: also inside a commit of
-SQLite, and between the rename of a file and the sync of its folder. Only calls that write into one
-folder count. Linux on x86-64 or ARM64.
+The process is traced, so a kill falls between two calls of the kernel, such as the rename of a file
+and the sync of its folder. Only calls that write into one folder count. Linux on x86-64 or ARM64.
 """
 
 from __future__ import annotations

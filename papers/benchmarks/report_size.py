@@ -22,9 +22,9 @@ from torch import Tensor
 import seepage as sp
 from benchmarks.provenance import save
 from seepage.audit import AuditResult, Planned, Record, environment
-from seepage.audit.artifacts import Artifacts
+from seepage.audit.folder import case_file, inputs_file
 from seepage.core.construct import Component
-from seepage.core.whole_file import pack
+from seepage.core.whole_file import seal
 from seepage.report import audit_page
 
 BATCHES, BATCH = 125, 4
@@ -52,7 +52,7 @@ def record(batch: int, defense: str, attack: str, psnr: Tensor) -> Record:
     )
 
 
-def records(kept: Artifacts) -> Iterator[Record]:
+def records(folder: Path) -> Iterator[Record]:
     """Records of the whole grid, their tensors written as an audit writes them."""
     generator = torch.Generator().manual_seed(0)
     photos = sp.data.load("photos").inputs
@@ -60,22 +60,23 @@ def records(kept: Artifacts) -> Iterator[Record]:
     for batch in range(BATCHES):
         chosen = torch.randint(len(photos), (BATCH,), generator=generator)
         truth = torch.nn.functional.interpolate(photos[chosen], size=64)
-        kept.write(f"truth-{batch}", pack({"inputs": truth}))
+        inputs_file(folder, f"truth-{batch}").write_bytes(seal({"inputs": truth}))
         for defense, attack in product(DEFENSES, ATTACKS):
             psnr = 8 + 40 * torch.rand(BATCH, generator=generator)
             noise = torch.randn(truth.shape, generator=generator)
             guess = truth + 10 ** (-psnr / 20).reshape(-1, 1, 1, 1) * noise
             made = record(batch, defense, attack, psnr)
-            kept.write(made.case, pack({"guess": guess, "objective": curve}))
+            held = {"guess": guess, "objective": curve}
+            case_file(folder, made.case).write_bytes(seal(held))
             yield made
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        kept = Artifacts(path / "artifacts")
-        kept.folder.mkdir()
-        found = tuple(records(kept))
+        for part in ("cases", "inputs"):
+            (path / part).mkdir()
+        found = tuple(records(path))
         planned = tuple(Planned(r.case, r.case, {}) for r in found)
         audit = AuditResult(path, "Two thousand", "", environment("cpu"), planned, found)
         began = time.perf_counter()

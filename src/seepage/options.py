@@ -96,7 +96,8 @@ class RunOptions:
             what the spec says. Cases then run in worker processes.
         gates: How much may leak, e.g. "psnr=20"; a gate that can never trip is refused at once.
             `find_breaches` then tells who leaked.
-        resume: Skip cases that already have a result in `out`.
+        resume: Skip cases that already have a result in `out`; other processes may be at work
+            there, on this machine or another, and each case is run by one of them.
         retry_failed: With `resume`, run failed cases again.
         extend: With `resume`, add cases that the audit in `out` was not begun with; its others
             stay as they are.

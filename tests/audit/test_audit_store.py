@@ -5,7 +5,6 @@ import os
 import resource
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import tomllib
@@ -16,13 +15,15 @@ import torch
 
 import seepage as sp
 from seepage.audit import Audit, AuditStore, environment, load_audit, run_case, select_targets
-from seepage.audit.database import FORMAT, TEMPORARY
-from seepage.audit.folder import DirectoryLock
+from seepage.audit.folder import FolderLock
+from seepage.audit.plan import FORMAT, Plan
 from seepage.audit.run_case import fail_case
+from seepage.audit.verify import purge
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
 from seepage.core.whole_file import pack, unpack
 from seepage.scoring import METRICS
 
+TEMPORARY = ".plan.json.0123abcd.partial"
 PHOTOS = sp.data.load("photos", pixels=8)
 
 
@@ -93,8 +94,8 @@ def test_an_audit_that_broke_off_says_what_it_was_going_to_do(half):
 
 def test_the_private_inputs_are_kept_once_for_all_cases_that_share_them(half):
     assert CASES[0].target is CASES[1].target
-    names = {path.stem for path in (half / "artifacts").iterdir()}
-    assert names == {CASES[0].id, CASES[1].id, CASES[0].target.digest}
+    assert {path.stem for path in (half / "cases").iterdir()} == {CASES[0].id, CASES[1].id}
+    assert [path.stem for path in (half / "inputs").iterdir()] == [CASES[0].target.digest]
 
 
 def test_records_come_in_the_order_of_the_plan_whatever_ran_first(out):
@@ -212,13 +213,14 @@ def test_failed_cases_run_again_only_on_request(out):
 
 
 @pytest.mark.slow
-def test_a_second_process_is_refused_and_a_dead_one_is_in_nobodys_way(half):
+def test_a_second_process_may_only_join_and_a_dead_one_is_in_nobodys_way(half):
     holder = subprocess.Popen(
         [
             sys.executable,
             "-c",
             "import sys, time; from pathlib import Path; from seepage.audit.folder import *\n"
-            "DirectoryLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)",
+            "lock = FolderLock(Path(sys.argv[1])); lock.share(); print('held', flush=True)\n"
+            "time.sleep(600)",
             str(half),
         ],
         stdout=subprocess.PIPE,
@@ -227,24 +229,30 @@ def test_a_second_process_is_refused_and_a_dead_one_is_in_nobodys_way(half):
     try:
         assert holder.stdout.readline() == "held\n"
         for attempt in (
-            lambda: AuditStore.resume(half, cases=CASES),
+            lambda: AuditStore.resume(half, cases=CASES, retry_failed=True),
+            lambda: AuditStore.resume(half, cases=CASES, extend="title = 'Six'"),
             lambda: begin(half, overwrite=True),
+            lambda: begin(half),
+            lambda: purge(half),
         ):
             with pytest.raises(InvalidValue, match=f"is in use by process {holder.pid}; wait"):
                 attempt()
         assert len(load_audit(half).records) == 2
+        with AuditStore.resume(half, cases=CASES) as joined:
+            assert not joined.alone
+            assert ids(joined) == {CASES[0].id, CASES[1].id}
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.communicate()
     AuditStore.resume(half, cases=CASES).close()
 
 
-def test_a_truncated_artifact_is_named_and_its_case_runs_again(half):
-    path = half / "artifacts" / f"{CASES[1].id}.safetensors"
+def test_a_truncated_case_is_named_and_runs_again(half):
+    path = half / "cases" / f"{CASES[1].id}.safetensors"
     path.write_bytes(path.read_bytes()[:-5])
     read = load_audit(half)
     assert read.damaged == (path,)
-    assert read.guess(read.records[1]) is None
+    assert [record.case for record in read.records] == [CASES[0].id]
     assert read.guess(read.records[0]) is not None
     with AuditStore.resume(half, cases=CASES) as store:
         assert store.mended == (path,)
@@ -254,7 +262,7 @@ def test_a_truncated_artifact_is_named_and_its_case_runs_again(half):
 
 
 def test_truncated_private_inputs_are_written_anew_and_no_case_runs_again(half):
-    path = half / "artifacts" / f"{CASES[0].target.digest}.safetensors"
+    path = half / "inputs" / f"{CASES[0].target.digest}.safetensors"
     path.write_bytes(path.read_bytes()[:100])
     assert load_audit(half).damaged == (path,)
     with AuditStore.resume(half, cases=CASES) as store:
@@ -264,22 +272,43 @@ def test_truncated_private_inputs_are_written_anew_and_no_case_runs_again(half):
     assert torch.equal(read.truth(read.records[0]), CASES[0].target.batch.inputs)
 
 
-def test_a_database_that_is_damaged_is_named_and_not_touched(half):
-    path = half / "audit.sqlite"
-    whole = path.read_bytes()
-    damaged = whole[:4096] + os.urandom(4096) + whole[8192:]
-    path.write_bytes(damaged)
-    for attempt in (lambda: load_audit(half), lambda: AuditStore.resume(half, cases=CASES)):
-        with pytest.raises(UnreadableFile, match=r"audit\.sqlite.*(damaged|cannot use)"):
-            attempt()
-    path.write_bytes(whole)
+def damage_title(plan):
+    plan.write_bytes(plan.read_bytes().replace(b'"Six"', b'"Ten"', 1))
+
+
+DAMAGED = {
+    "altered": damage_title,
+    "cut": lambda plan: plan.write_bytes(plan.read_bytes()[:-30]),
+    "cut early": lambda plan: plan.write_bytes(plan.read_bytes()[:120]),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_a_plan_that_is_damaged_is_named_and_not_touched(half, kind):
+    plan = half / "plan.json"
+    whole = plan.read_bytes()
+    DAMAGED[kind](plan)
+    before = {name: held for name, held in contents(half).items() if name != "audit.lock"}
+    for way in ("report", "resume", "overwrite"):
+        with pytest.raises(UnreadableFile, match=r"plan\.json' is damaged.* in another folder"):
+            EVERY_WAY[way](half)
+    after = {name: held for name, held in contents(half).items() if name != "audit.lock"}
+    assert after == before
+    plan.write_bytes(whole)
     assert len(load_audit(half).records) == 2
 
 
-@pytest.mark.parametrize("content", [b"", b"not a database at all, but long enough " * 99])
-def test_a_file_that_is_no_database_is_refused_in_one_sentence(content, half):
-    (half / "audit.sqlite").write_bytes(content)
-    with pytest.raises(UnreadableFile, match=r"audit\.sqlite"):
+@pytest.mark.parametrize("content", [b"", b"no plan at all, but long enough " * 99])
+def test_a_file_that_is_no_plan_is_refused_in_one_sentence(content, half):
+    (half / "plan.json").write_bytes(content)
+    with pytest.raises(UnreadableFile, match=r"plan\.json"):
+        load_audit(half)
+
+
+def test_a_plan_that_names_a_case_twice_is_refused(half):
+    plan = Plan.read(half)
+    replace(plan, cases=(*plan.cases, plan.cases[0])).write(half)
+    with pytest.raises(UnreadableFile, match="it names a case twice"):
         load_audit(half)
 
 
@@ -300,64 +329,71 @@ EVERY_WAY = {
 }
 
 
+def old_database(path, version=5):
+    header = bytearray(100)
+    header[:16], header[60:64], header[68:72] = b"SQLite format 3\0", version.to_bytes(4), b"Seep"
+    path.write_bytes(header + bytes(4000))
+
+
 @pytest.mark.parametrize("way", EVERY_WAY)
-@pytest.mark.parametrize(
-    ("application", "version", "said"),
-    [
-        (None, FORMAT - 1, f"older format {FORMAT - 1}; use"),
-        (None, FORMAT + 1, f"newer format {FORMAT + 1}; use"),
-        (0, 1, "older format 1; use"),  # the first format had no application id
-    ],
-)
-def test_an_audit_of_another_format_is_refused_and_untouched(half, application, version, said, way):
-    with sqlite3.connect(half / "audit.sqlite") as database:
-        database.execute(f"PRAGMA user_version = {version}")
-        if application is not None:
-            database.execute(f"PRAGMA application_id = {application}")
-    database.close()
-    before = contents(half)
-    with pytest.raises(UnreadableFile, match=said) as refused:
-        EVERY_WAY[way](half)
+def test_an_audit_of_the_old_format_is_refused_and_untouched(tmp_path, way):
+    old_database(tmp_path / "audit.sqlite")
+    (tmp_path / "artifacts").mkdir()
+    (tmp_path / "artifacts" / "a.safetensors").write_bytes(b"a guess")
+    before = contents(tmp_path)
+    with pytest.raises(UnreadableFile, match=r"older format 5, which seepage 0\.3 and") as refused:
+        EVERY_WAY[way](tmp_path)
     assert "choose another folder, or delete this one by hand" in str(refused.value)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("way", EVERY_WAY)
+def test_an_audit_of_a_newer_format_is_refused_and_untouched(half, way):
+    plan = half / "plan.json"
+    plan.write_bytes(
+        plan.read_bytes().replace(b'audit": %d,' % FORMAT, b'audit": %d,' % (FORMAT + 1))
+    )
+    before = contents(half)
+    with pytest.raises(UnreadableFile, match=f"newer format {FORMAT + 1}; use the version"):
+        EVERY_WAY[way](half)
     assert contents(half) == before
 
 
-def someone_elses_database(path, *, journal="DELETE"):
-    with sqlite3.connect(path) as database:
-        database.execute(f"PRAGMA journal_mode = {journal}")
-        database.execute("PRAGMA user_version = 1")
-        database.execute("CREATE TABLE records (id, mine)")
-        database.execute("INSERT INTO records VALUES (1, 'years of work')")
-    database.close()
+@pytest.mark.parametrize("way", EVERY_WAY)
+def test_a_folder_with_two_audits_is_refused_and_untouched(half, way):
+    old_database(half / "audit.sqlite")
+    before = contents(half)
+    with pytest.raises(UnreadableFile, match="holds two audits"):
+        EVERY_WAY[way](half)
+    assert contents(half) == before
 
 
 FOREIGN = {
     "text": lambda path: path.write_text("my notes on audits"),
     "nothing": lambda path: path.write_bytes(b""),
-    "another database": someone_elses_database,
-    "another database in WAL mode": lambda path: someone_elses_database(path, journal="WAL"),
+    "other JSON": lambda path: path.write_text('{"seepage": 6, "plan": "infrastructure"}'),
     "a folder": lambda path: path.mkdir(),
 }
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_a_file_that_is_only_called_audit_sqlite_makes_no_audit(tmp_path, kind, way):
-    FOREIGN[kind](tmp_path / "audit.sqlite")
-    for folder in ("artifacts", "checkpoints"):
+def test_a_file_that_is_only_called_plan_json_makes_no_audit(tmp_path, kind, way):
+    FOREIGN[kind](tmp_path / "plan.json")
+    for folder in ("cases", "inputs", "checkpoints"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "weights.safetensors").write_text("mine")
     (tmp_path / "report.html").write_text("mine")
     before = contents(tmp_path)
-    with pytest.raises(SeepageError, match=r"something else|database of an audit|no audit in"):
+    with pytest.raises(SeepageError, match=r"something else|plan of an audit|no audit in"):
         EVERY_WAY[way](tmp_path)
     assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)
-def test_a_link_to_the_database_of_an_audit_makes_no_audit(half, tmp_path, way):
+def test_a_link_to_the_plan_of_an_audit_makes_no_audit(half, tmp_path, way):
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "audit.sqlite").symlink_to(half / "audit.sqlite")
+    (tmp_path / "mine" / "plan.json").symlink_to(half / "plan.json")
     before = contents(tmp_path)
     with pytest.raises(SeepageError, match=r"something else|got another file or a link"):
         EVERY_WAY[way](tmp_path / "mine")
@@ -387,24 +423,26 @@ def test_a_full_disk_loses_nothing_that_was_stored(half):
 
 
 def test_an_audit_is_replaced_only_on_request_and_nothing_else_with_it(half):
-    for mine in (half / "notes.txt", half / "artifacts" / "notes.txt"):
+    for mine in (half / "notes.txt", half / "cases" / "notes.txt"):
         mine.write_text("mine")
     with pytest.raises(InvalidValue, match="already holds an audit; --resume it, --overwrite it"):
         begin(half)
     assert len(load_audit(half).records) == 2
     begin(half, overwrite=True).close()
     assert load_audit(half).records == ()
-    assert [path.name for path in (half / "artifacts").iterdir()] == ["notes.txt"]
+    assert [path.name for path in (half / "cases").iterdir()] == ["notes.txt"]
     assert (half / "notes.txt").read_text() == "mine"
 
 
 def test_overwriting_removes_what_the_audit_wrote_and_no_tensors_of_others(half):
-    theirs = {half / folder / "mine.safetensors" for folder in ("artifacts", "checkpoints")}
+    theirs = {half / folder / "mine.safetensors" for folder in ("cases", "inputs", "checkpoints")}
     ours = {
         half / "checkpoints" / f"{'0' * 24}.safetensors",
-        half / "checkpoints" / f"{'1' * 24}-99.partial",
-        half / "artifacts" / f"{CASES[2].id}.partial",
-        *(half / "artifacts").iterdir(),
+        half / "checkpoints" / f".{'1' * 24}.safetensors.0123abcd.partial",
+        half / "cases" / f".{CASES[2].id}.safetensors.0123abcd.partial",
+        half / "cases" / f"{CASES[2].id}.1.claim",
+        *(half / "cases").iterdir(),
+        *(half / "inputs").iterdir(),
     }
     (half / "checkpoints").mkdir()
     for path in theirs | ours:
@@ -414,19 +452,19 @@ def test_overwriting_removes_what_the_audit_wrote_and_no_tensors_of_others(half)
 
 
 def test_resuming_mends_what_the_audit_wrote_and_no_tensors_of_others(half):
-    theirs = [half / folder / "mine.safetensors" for folder in ("artifacts", "checkpoints")]
+    theirs = [half / at / "mine.safetensors" for at in ("cases", "inputs", "checkpoints")]
     (half / "checkpoints").mkdir()
     for path in theirs:
         path.write_text("too short to be whole")
     assert load_audit(half).damaged == ()
     with AuditStore.resume(half, cases=CASES) as store:
         assert store.mended == ()
-    assert [path.read_text() for path in theirs] == ["too short to be whole"] * 2
+    assert [path.read_text() for path in theirs] == ["too short to be whole"] * 3
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize(
-    "name", ["artifacts", "checkpoints", "spec.toml", "contact_sheet.png", "audit.lock"]
+    "name", ["cases", "inputs", "checkpoints", "spec.toml", "contact_sheet.png", "audit.lock"]
 )
 def test_links_in_an_audit_are_not_followed(half, tmp_path, name, overwrite):
     outside = tmp_path / "outside"
@@ -444,17 +482,18 @@ def test_links_in_an_audit_are_not_followed(half, tmp_path, name, overwrite):
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("listed", ["../mine.txt", "artifacts/../../mine.txt", "/mine.txt", ".."])
-def test_a_list_of_files_that_leads_out_of_the_directory_is_refused(half, listed):
-    mine = half.parent / "mine.txt"
-    mine.write_text("mine")
-    with sqlite3.connect(half / "audit.sqlite") as database:
-        database.execute("INSERT INTO files VALUES (?, '')", (listed,))
-    database.close()
-    with pytest.raises(InvalidValue, match=r"which it cannot write|got a link or a folder"):
-        begin(half, overwrite=True)
-    assert mine.read_text() == "mine"
-    assert len(load_audit(half).records) == 2
+@pytest.mark.parametrize("way", ["report", "resume", "overwrite"])
+@pytest.mark.parametrize("field", ["id", "inputs"])
+@pytest.mark.parametrize("name", ["../mine", "a/../../mine", "/mine", "..", "a.b"])
+def test_a_plan_that_leads_out_of_the_directory_is_refused(half, field, name, way):
+    for mine in (half / "mine.safetensors", half.parent / "mine.safetensors"):
+        mine.write_text("mine")
+    plan = Plan.read(half)
+    replace(plan, cases=(replace(plan.cases[0], **{field: name}), *plan.cases[1:])).write(half)
+    before = {k: v for k, v in contents(half.parent).items() if "audit.lock" not in k}
+    with pytest.raises(UnreadableFile, match="expected a name"):
+        EVERY_WAY[way](half)
+    assert {k: v for k, v in contents(half.parent).items() if "audit.lock" not in k} == before
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -467,8 +506,8 @@ def test_a_list_of_files_that_leads_out_of_the_directory_is_refused(half, listed
         "environment.json",
         "contact_sheet.png",
         "audit.lock",
-        "audit.partial",
-        "audit.sqlite-wal",
+        ".plan.partial",
+        "audit.sqlite",
     ],
 )
 def test_a_directory_of_something_else_is_never_touched(tmp_path, name, overwrite):
@@ -478,13 +517,13 @@ def test_a_directory_of_something_else_is_never_touched(tmp_path, name, overwrit
     assert contents(tmp_path) == {name: b"years of work"}
 
 
-@pytest.mark.parametrize("holds_database", [False, True])
-def test_an_audit_that_is_being_begun_is_in_use(out, holds_database):
-    if holds_database:
+@pytest.mark.parametrize("holds_plan", [False, True])
+def test_an_audit_that_is_being_begun_is_in_use(out, holds_plan):
+    if holds_plan:
         begin(out).close()
     out.mkdir(parents=True, exist_ok=True)
     (out / TEMPORARY).write_bytes(b"")
-    lock = DirectoryLock(out)
+    lock = FolderLock(out)
     try:
         before = contents(out)
         for overwrite in (False, True):
@@ -497,21 +536,10 @@ def test_an_audit_that_is_being_begun_is_in_use(out, holds_database):
     assert not (out / TEMPORARY).exists()
 
 
-def test_an_audit_whose_database_is_damaged_is_not_overwritten(half):
-    path = half / "audit.sqlite"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
-    before = {name: held for name, held in contents(half).items() if name != "audit.lock"}
-    with pytest.raises(UnreadableFile, match=r"is damaged.* again in another folder"):
-        begin(half, overwrite=True)
-    after = {name: held for name, held in contents(half).items() if name != "audit.lock"}
-    assert after == before
-
-
 def test_a_moved_audit_is_still_one(half, tmp_path):
     moved = shutil.move(half, tmp_path / "moved")
     begin(moved, overwrite=True).close()
-    assert not (moved / "artifacts").exists()
+    assert not (moved / "cases").exists()
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):

@@ -10,13 +10,14 @@ def readers(tmp_path_factory):
 
 
 NAMES = (
-    *("spec", "npz", "image", "capture", "weights", "database", "record", "artifact"),
+    *("spec", "npz", "image", "capture", "weights", "plan", "case", "inputs"),
+    *("record", "tensors"),
     *("checkpoint", "table", "columns", "parquet"),
     # Values are changed, and the file is sealed again.
-    *("values", "plan", "mapping", "evidence", "dossier", "command"),
+    *("values", "sealed plan", "mapping", "evidence", "dossier", "command"),
 )
 # Readings that take longer, such as those of a whole audit.
-SLOW = ("values", "plan", "mapping", "dossier", "command")
+SLOW = ("values", "sealed plan", "mapping", "dossier", "command")
 
 
 def test_every_reader_is_tried(readers):
@@ -43,7 +44,12 @@ def test_changed_files_are_read_or_refused_in_one_sentence(readers, name, tmp_pa
     ("name", "number"),
     [
         *(("weights", "0-16"), ("weights", "7-798"), ("weights", "7-54"), ("spec", "0-191")),
-        *(("mapping", "1-97"), ("mapping", "1-204"), ("evidence", "1-246"), ("plan", "1-144")),
+        *(
+            ("mapping", "1-97"),
+            ("mapping", "1-204"),
+            ("evidence", "1-246"),
+            ("sealed plan", "1-144"),
+        ),
     ],
 )
 def test_files_that_once_ended_in_a_traceback_are_refused(readers, name, number, tmp_path):

@@ -118,7 +118,7 @@ def test_an_audit_leaves_records_pictures_spec_and_environment(audit, place):
 
     result, kept = audit()
     assert result.exit_code == 0, result.output
-    names = {"artifacts", "audit.lock", "audit.sqlite", "contact_sheet.png"} | {
+    names = {"cases", "inputs", "audit.lock", "plan.json", "contact_sheet.png"} | {
         "environment.json",
         "report.html",
         "spec.toml",
@@ -139,7 +139,7 @@ def test_an_audit_says_what_leaked_and_where_it_is_kept(audit):
     assert "Tiny: 1 case on cpu" in result.output
     assert "[1/1] photos #0 analytic_fc behind no defense: " in result.output
     assert "What leaked of photos, worst first" in result.output
-    assert "pictures: out/contact_sheet.png   records: out/audit.sqlite" in result.output
+    assert "pictures: out/contact_sheet.png   records: out/cases" in result.output
 
 
 def test_quiet_shows_only_the_result(audit):
@@ -190,7 +190,7 @@ def test_signals_have_no_pictures_and_none_are_announced(audit, place):
     assert kept[0].scores["psnr"][0] > 60
     assert not (place / "out" / "contact_sheet.png").exists()
     assert "pictures:" not in result.output
-    assert "records: out/audit.sqlite" in result.output
+    assert "records: out/cases" in result.output
 
 
 def test_names_that_look_like_markup_are_printed_as_they_are(audit):

@@ -36,9 +36,9 @@ def folder(tmp_path_factory):
         done = CliRunner().invoke(app, ["audit", str(spec), "--out", str(out), "--quiet"])
         assert done.exit_code == 0, done.output
         # Later copies are not later audits.
-        os.utime(out / "audit.sqlite", (1e9 - 86400 * day,) * 2)
+        os.utime(out / "plan.json", (1e9 - 86400 * day,) * 2)
     (folder / "audits" / "broken").mkdir()
-    (folder / "audits" / "broken" / "audit.sqlite").write_bytes(b"no database")
+    (folder / "audits" / "broken" / "plan.json").write_bytes(b"no plan")
     return folder
 
 

@@ -159,7 +159,7 @@ def test_a_signal_ends_an_audit_like_ctrl_c(place, number):
     )
     for _ in range(1200):
         time.sleep(0.1)
-        if (place / "my out" / "audit.sqlite").exists():
+        if (place / "my out" / "plan.json").exists():
             break
     time.sleep(2)
     process.send_signal(number)

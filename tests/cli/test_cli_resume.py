@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 import seepage as sp
 from seepage.audit import Record, load_audit
 from seepage.audit import spec_entries as entries
-from seepage.audit.database import TEMPORARY
 from seepage.audit.run_spec import pick_device
 from seepage.cli import app, main
 from seepage.cli.run_audit import _AuditProgress
@@ -144,15 +143,15 @@ def test_resuming_where_nothing_has_begun_begins(place):
 def test_an_audit_begins_where_another_was_killed_while_it_began(place, flags):
     (place / "out").mkdir()
     (place / "out" / "audit.lock").write_text("seepage 12345\n")
-    (place / "out" / TEMPORARY).write_bytes(b"SQLite format 3\0")
+    (place / "out" / ".plan.json.0123abcd.partial").write_bytes(b'{"seepage audit"')
     done = audit(*flags)
     assert done.exit_code == 0, done.output
     assert load_audit(place / "out").complete
-    assert not (place / "out" / TEMPORARY).exists()
+    assert not list((place / "out").rglob("*.partial"))
 
 
 @pytest.mark.parametrize("command", ["plain", "--resume", "--overwrite", "report"])
-@pytest.mark.parametrize("name", ["audit.sqlite", "report.html", "spec.toml"])
+@pytest.mark.parametrize("name", ["plan.json", "report.html", "spec.toml"])
 def test_what_is_no_audit_is_one_sentence_and_untouched(place, name, command):
     (place / "out").mkdir()
     (place / "out" / name).write_text("mine")
@@ -168,11 +167,11 @@ def test_what_is_no_audit_is_one_sentence_and_untouched(place, name, command):
 
 def test_overwriting_leaves_no_file_of_the_earlier_audit_and_every_other(place):
     assert audit().exit_code == 0
-    earlier = {path.name for path in (place / "out" / "artifacts").iterdir()}
-    (place / "out" / "artifacts" / "mine.safetensors").write_text("mine")
+    earlier = {path.name for path in (place / "out" / "cases").iterdir()}
+    (place / "out" / "cases" / "mine.safetensors").write_text("mine")
     (place / "spec.toml").write_text(SPEC.replace('"photos"', '"digits"'))
     assert audit("--overwrite").exit_code == 0
-    now = {path.name for path in (place / "out" / "artifacts").iterdir()}
+    now = {path.name for path in (place / "out" / "cases").iterdir()}
     assert now & (earlier | {"mine.safetensors"}) == {"mine.safetensors"}
     assert load_audit(place / "out").damaged == ()
     assert load_audit(place / "out").complete
@@ -181,7 +180,7 @@ def test_overwriting_leaves_no_file_of_the_earlier_audit_and_every_other(place):
 def test_a_truncated_artifact_is_named_and_made_anew(counted, place):
     assert audit().exit_code == 0
     record = load_audit(place / "out").records[2]
-    path = place / "out" / "artifacts" / f"{record.case}.safetensors"
+    path = place / "out" / "cases" / f"{record.case}.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     counted.clear()
     mended = audit("--resume")
@@ -212,8 +211,8 @@ def test_another_spec_is_never_mixed_in(interrupted, place):
     assert audit("--resume").exit_code == 0
 
 
-def often(folder, *, key=None):
-    return checkpointing(folder, every=20, key=key)
+def often(folder):
+    return checkpointing(folder, every=20)
 
 
 def test_a_search_goes_on_from_its_checkpoint_and_ends_with_the_same_record(place, monkeypatch):
@@ -397,7 +396,7 @@ def test_ctrl_c_ends_workers_too_and_what_they_finished_is_kept(flags, place):
     try:
         for _ in range(1200):
             time.sleep(0.1)
-            there = (place / "out" / "audit.sqlite").exists()
+            there = (place / "out" / "plan.json").exists()
             if there and len(load_audit(place / "out").records) == 3:
                 break
         # As a terminal does: to the command and its workers alike.

@@ -2,7 +2,6 @@
 
 import logging
 import re
-import sqlite3
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import seepage as sp
 from seepage.audit import load_audit
 from seepage.capture import Capture, Setting
 from seepage.cli import app
+from seepage.core.whole_file import unseal
 from seepage.domains import Tokens
 from seepage.step.training_steps import AuditSteps
 
@@ -90,17 +90,9 @@ def audit(data, model='{ name = "mlp", classes = 4 }'):
 
 
 def read_folder(out):
-    """Every word that the database holds, and every file for people to read."""
-    connection = sqlite3.connect(out / "audit.sqlite")
-    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
-    rows = [
-        str(row)
-        for name in tables
-        if not name.startswith("sqlite_")
-        for row in connection.execute(f"SELECT * FROM {name}")
-    ]
-    connection.close()
-    words = "\n".join([*rows, *(p.read_text() for p in out.glob("*.json"))])
+    """Every word that the plan and the cases hold, and every file for people to read."""
+    held = [str(unseal(path.read_bytes())) for path in out.glob("cases/*.safetensors")]
+    words = "\n".join([*held, *(p.read_text() for p in out.glob("*.json"))])
     # A checksum may have any digits.
     return re.sub(r"\b[0-9a-f]{64}\b", "", words)
 

@@ -3,8 +3,8 @@ import tomllib
 
 import pytest
 
+from seepage.audit.seal import find_imports
 from seepage.audit.spec_text import SpecSource, write_toml
-from seepage.audit.verify import find_imports
 from seepage.core.construct import LARGEST, parse_toml
 from seepage.core.errors import InvalidValue, UnreadableFile
 

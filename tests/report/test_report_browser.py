@@ -10,10 +10,10 @@ from tests.report.records import make_record
 
 import seepage as sp
 from seepage.audit import AuditResult
-from seepage.audit.artifacts import Artifacts
+from seepage.audit.folder import case_file, inputs_file
 from seepage.audit.words import defense_words
 from seepage.core.construct import Component
-from seepage.core.whole_file import pack
+from seepage.core.whole_file import seal
 from seepage.report import audit_page
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
@@ -42,11 +42,13 @@ def written(tmp_path_factory):
 
     def written(records, **changed) -> Path:
         folder = tmp_path_factory.mktemp("audit")
-        tensors = Artifacts(folder / "artifacts")
-        tensors.folder.mkdir()
-        tensors.write("truth", pack({"inputs": torch.rand(1, 3, 8, 8)}))
+        for part in ("cases", "inputs"):
+            (folder / part).mkdir()
+        truth = {"inputs": torch.rand(1, 3, 8, 8)}
+        inputs_file(folder, "truth").write_bytes(seal(truth))
         curve = torch.logspace(0, -3, 5, dtype=torch.float64)
-        tensors.write("case", pack({"guess": torch.rand(1, 3, 8, 8), "objective": curve}))
+        held = {"guess": torch.rand(1, 3, 8, 8), "objective": curve}
+        case_file(folder, "case").write_bytes(seal(held))
         plain = AuditResult(folder, "Tiny", "title = 'Tiny'", {}, (), tuple(records))
         path = folder / "report.html"
         path.write_text(audit_page(replace(plain, **changed)), encoding="utf-8")

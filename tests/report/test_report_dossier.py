@@ -105,7 +105,12 @@ def test_the_result_of_an_audit_is_told_by_setting_with_its_control_and_effort(c
 
 def test_digests_are_those_of_the_files(clinic):
     files = make(read_source(clinic))["sources"][0]["files"]
-    assert set(files) == {"audit.sqlite", "spec.toml", "environment.json"}
+    assert set(files) == {"plan.json", "cases", "spec.toml", "environment.json"}
+    cases = [f"cases/{path.name}" for path in sorted((clinic / "cases").iterdir())]
+    printed = [
+        f"{hashlib.sha256((clinic / one).read_bytes()).hexdigest()}  {one}\n" for one in cases
+    ]
+    assert files.pop("cases") == hashlib.sha256("".join(printed).encode()).hexdigest()
     for name, digest in files.items():
         assert hashlib.sha256((clinic / name).read_bytes()).hexdigest() == digest
 

@@ -12,10 +12,10 @@ import torch
 from tests.report.records import make_record
 
 from seepage.audit import AuditResult, Ceiling, Choice, Planned
-from seepage.audit.artifacts import Artifacts
+from seepage.audit.folder import case_file, inputs_file
 from seepage.audit.record import Control
 from seepage.core.construct import Component
-from seepage.core.whole_file import pack
+from seepage.core.whole_file import seal
 from seepage.report import (
     as_csv,
     as_json,
@@ -55,14 +55,15 @@ def audit(tmp_path):
     """An audit of these records, its tensors on disk; every guess is the negative of the truth."""
 
     def audit(records, *, shape=(3, 8, 8), planned=None, kept=True, **changed):
-        tensors = Artifacts(tmp_path / "artifacts")
-        tensors.folder.mkdir(exist_ok=True)
+        for folder in ("cases", "inputs"):
+            (tmp_path / folder).mkdir(exist_ok=True)
         named = [replace(r, case=f"case-{number}") for number, r in enumerate(records)]
         for each in named if kept else ():
             truth = torch.rand(1, *shape, generator=torch.Generator().manual_seed(each.people[0]))
             objective = torch.logspace(0, -3, 5, dtype=torch.float64)
-            tensors.write(each.truth, pack({"inputs": truth}))
-            tensors.write(each.case, pack({"guess": 1 - truth, "objective": objective}))
+            inputs_file(tmp_path, each.truth).write_bytes(seal({"inputs": truth}))
+            held = {"guess": 1 - truth, "objective": objective}
+            case_file(tmp_path, each.case).write_bytes(seal(held))
         count = len(named) if planned is None else planned
         plain = AuditResult(
             path=tmp_path,
@@ -257,8 +258,8 @@ def test_a_guessed_signal_is_drawn_over_the_truth_to_the_same_scale():
 def test_a_report_of_a_broken_audit_says_what_is_missing(audit):
     broken = replace(record(1), scores={}, error="it does not fit")
     unfinished = audit([record(0), broken], planned=5, damaged=(Path("x.safetensors"),))
-    (unfinished.path / "artifacts" / "case-0.safetensors").write_bytes(b"truncated")
-    lacks = "3 cases of 5 not run yet, 1 case failed and 1 file of tensors missing or altered"
+    (unfinished.path / "cases" / "case-0.safetensors").write_bytes(b"truncated")
+    lacks = "3 cases of 5 not run yet, 1 case failed and 1 file missing or altered"
     words = f"Not complete: {lacks}."
     assert missing(unfinished) == words
     page = Page(audit_page(unfinished))

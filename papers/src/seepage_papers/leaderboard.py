@@ -14,7 +14,7 @@ from rich.console import Console
 
 import seepage as sp
 from seepage.audit import AuditResult, Spec, load_audit
-from seepage.audit.database import DATABASE
+from seepage.audit.plan import PLAN
 from seepage.audit.run_spec import pick_device
 from seepage.audit.words import count_noun, write_duration
 from seepage.cli.console import print_line
@@ -139,7 +139,7 @@ def measure_utility(board: Board, line: Line, task: sp.Task, people: Dataset) ->
 def _read_trained(request: Leaderboard, board: Board) -> Trained:
     """The trainings that are done, if there is a board of the same setting to go on with."""
     out, path = request.out, request.out / UTILITY
-    begun = path.is_file() or (out / AUDIT / DATABASE).is_file()
+    begun = path.is_file() or (out / AUDIT / PLAN).is_file()
     if begun and not (request.resume or request.overwrite or request.shown.dry_run):
         raise InvalidValue(
             f"{str(out)!r} already holds a leaderboard; --resume it, --overwrite it, or choose "
@@ -195,7 +195,7 @@ Kind = tuple[str, int]
 def _count_missing(request: Leaderboard, spec: Spec) -> Counter[Kind]:
     """How many cases have no result yet, by defense and batch size."""
     audit, done = request.out / AUDIT, set[str]()
-    if request.resume and (audit / DATABASE).is_file():
+    if request.resume and (audit / PLAN).is_file():
         begun = load_audit(audit)
         done = {record.case for record in (*begun.records, *begun.controls)}
     missing = (case for case in spec.cases if case.id not in done)

@@ -16,9 +16,9 @@ from seepage.audit.choices import (
     ranked,
     strongest,
 )
-from seepage.audit.database import Planned
 from seepage.audit.evidence import save_evidence
 from seepage.audit.grid import Audit, estimate
+from seepage.audit.plan import Planned
 from seepage.audit.record import Ceiling, Outcome, Record
 from seepage.audit.results import Level, Result, Results
 from seepage.audit.run_case import AnyCase, Executor, run_case, serial, side_by_side

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from seepage.audit.artifacts import Artifacts
-from seepage.audit.database import ARTIFACTS, DATABASE, Database, Planned, artifact_names
-from seepage.audit.folder import require_plain
+from seepage.audit.case_files import find_damaged_inputs, read_records
+from seepage.audit.folder import case_file, inputs_file, require_plain
+from seepage.audit.plan import Plan, Planned
 from seepage.audit.record import Outcome, Record, join_controls, unpack_words
-from seepage.audit.record_schema import parse_json
 from seepage.audit.results import Results
-from seepage.core.encryption import Key, open_key
-from seepage.core.errors import UnreadableFile
+from seepage.core.whole_file import read_plain, unpack, unseal
+
+_Held = tuple[dict[str, Tensor], dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,9 @@ class AuditResult:
         records: Every result of an attack so far, in the same order.
         bounds: Every bound so far, likewise.
         controls: Every control so far, likewise.
-        damaged: Files that are missing or were altered; their tensors read as None.
+        damaged: Files that are missing or were altered. A case whose file was altered has no
+            record; private inputs read as None.
         private: Whether private inputs and guesses are stored.
-        key: With which they are encrypted; None if they are not.
     """
 
     path: Path
@@ -49,7 +48,6 @@ class AuditResult:
     controls: tuple[Record, ...] = ()
     damaged: tuple[Path, ...] = ()
     private: bool = True
-    key: Key | None = field(default=None, repr=False)
 
     @property
     def complete(self) -> bool:
@@ -68,33 +66,29 @@ class AuditResult:
 
     @property
     def incomplete(self) -> tuple[Record, ...]:
-        """The results whose private inputs or guesses are missing or were altered."""
+        """The results whose private inputs are missing or were altered."""
         names = {path.stem for path in self.damaged}
         return tuple(record for record in self.every_record if names & {record.case, record.truth})
 
-    def for_its_folder(self) -> AuditResult:
-        """What pages in its own folder may show: no private data if that is encrypted."""
-        return self if self.key is None else replace(self, private=False)
-
     def truth(self, record: Record) -> Tensor | None:
         """The private inputs `(B, ...)`; None if they are not stored."""
-        return _require_batch(record, self._read_private(record.truth)[0].get("inputs"))
+        return _require_batch(record, self._read_inputs(record)[0].get("inputs"))
 
     def guess(self, record: Record) -> Tensor | None:
         """The guess `(B, ...)`, in the order of the examples; None if there is none."""
-        return _require_batch(record, self._read_private(record.case)[0].get("guess"))
+        return _require_batch(record, self._read_guess(record)[0].get("guess"))
 
     def truth_said(self, record: Record) -> tuple[tuple[str, ...], ...]:
         """The private inputs in words; empty if they are not text or tables, or not stored."""
-        return unpack_words(self._read_private(record.truth)[1])
+        return unpack_words(self._read_inputs(record)[1])
 
     def guess_said(self, record: Record) -> tuple[tuple[str, ...], ...]:
         """The guess in words; empty if it is not text or tables, or if there is none."""
-        return unpack_words(self._read_private(record.case)[1])
+        return unpack_words(self._read_guess(record)[1])
 
     def objective(self, record: Record) -> Tensor | None:
         """The objective at the start and after each step `(T,)`; None for closed forms."""
-        found = self._read(record.case)[0].get("objective")
+        found = self._read_case(record)[0].get("objective")
         return found if found is not None and found.ndim == 1 else None
 
     def outcomes(self) -> Iterator[Outcome]:
@@ -106,25 +100,35 @@ class AuditResult:
             if truth is not None or (guess is not None and not record.scores):
                 yield Outcome(record, truth, guess, objective, self.guess_said(record))
 
-    def holds(self, name: str) -> bool:
-        """Whether private inputs, or a guess at some, are stored under this name."""
-        try:
-            path = Artifacts(self.path / ARTIFACTS).path(name)
-        except UnreadableFile:
-            return False
-        return self.private and path not in self.damaged and path.is_file()
+    def holds_inputs(self, record: Record) -> bool:
+        """Whether the private inputs of a case are stored."""
+        return self.private and _is_there(inputs_file(self.path, record.truth), self.damaged)
 
-    def _read_private(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-        return self._read(name) if self.private else ({}, {})
+    def holds_guess(self, record: Record) -> bool:
+        """Whether a guess at them may be stored."""
+        return self.private and _is_there(case_file(self.path, record.case), self.damaged)
 
-    def _read(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-        artifacts = Artifacts(self.path / ARTIFACTS, self.key)
-        try:
-            if artifacts.path(name) in self.damaged:
-                return {}, {}
-            return artifacts.read(name)
-        except UnreadableFile:
-            return {}, {}
+    def _read_inputs(self, record: Record) -> _Held:
+        return _read(inputs_file(self.path, record.truth)) if self.private else ({}, {})
+
+    def _read_guess(self, record: Record) -> _Held:
+        return self._read_case(record) if self.private else ({}, {})
+
+    def _read_case(self, record: Record) -> _Held:
+        return _read(case_file(self.path, record.case))
+
+
+def _is_there(path: Path, damaged: tuple[Path, ...]) -> bool:
+    return path not in damaged and path.is_file()
+
+
+def _read(path: Path) -> _Held:
+    """Read tensors and words; nothing if they are missing or were altered."""
+    try:
+        data = read_plain(path)
+        return unpack(data)[0], unseal(data)
+    except OSError:
+        return {}, {}
 
 
 def _require_batch(record: Record, tensor: Tensor | None) -> Tensor | None:
@@ -132,20 +136,6 @@ def _require_batch(record: Record, tensor: Tensor | None) -> Tensor | None:
     if tensor is None or tensor.ndim < 2 or tensor.numel() == 0 or tensor.is_complex():
         return None
     return tensor if len(tensor) == record.batch_size else None
-
-
-def read_about(path: Path) -> dict[str, str]:
-    """Read title and spec of an audit, whatever became of its records."""
-    require_plain(path)
-    with closing(Database(path / DATABASE, read_only=True)) as database:
-        return {"title": path.name, "spec": "", **database.about()}
-
-
-def _read_environment(text: str) -> dict[str, Any]:
-    found = parse_json(text, "the environment")
-    if not isinstance(found, dict):
-        raise UnreadableFile("expected the environment of an audit as names and values")
-    return found
 
 
 def load_audit(path: Path | str) -> AuditResult:
@@ -157,27 +147,26 @@ def load_audit(path: Path | str) -> AuditResult:
     Raises:
         DataNotFound: If there is no audit.
         InvalidValue: If links or devices are in it.
-        UnreadableFile: If its database is damaged, of another format, or no audit's; or if it is
-            encrypted and SEEPAGE_KEY_FILE does not name its key.
+        UnreadableFile: If its plan is damaged, of another format, or no audit's.
     """
     path = Path(path)
     require_plain(path)
-    with closing(Database(path / DATABASE, read_only=True)) as database:
-        about, planned, records = database.about(), database.planned(), database.records()
-        key = open_key(path, about)
-        private = database.keeps_private()
-        written = {k: v for k, v in artifact_names(database.files()).items() if v}
-    artifacts = Artifacts(path / ARTIFACTS)
+    plan = Plan.read(path)
+    found, broken = read_records(path, plan)
+    lost = find_damaged_inputs(path, plan, found)
+    records = tuple(found.values())
     return AuditResult(
         path=path,
-        title=about.get("title", path.name),
-        spec=about.get("spec", ""),
-        environment=_read_environment(about.get("environment", "{}")),
-        planned=planned,
+        title=plan.title,
+        spec=plan.spec,
+        environment=plan.environment,
+        planned=plan.cases,
         records=join_controls(record for record in records if record.bound is None),
         bounds=tuple(record for record in records if record.bound is not None),
         controls=tuple(record for record in records if record.control_kind),
-        damaged=tuple(artifacts.path(name) for name in artifacts.find_damaged(written)),
-        private=private,
-        key=key,
+        damaged=(
+            *(case_file(path, case) for case in broken),
+            *(inputs_file(path, name) for name in lost),
+        ),
+        private=plan.private,
     )

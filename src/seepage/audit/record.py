@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, TypedDict
 
 import torch
 from torch import Tensor
 
 from seepage.attacks.agreement import EXPLAINED
-from seepage.audit.record_schema import check_record, parse_json
 from seepage.core.construct import Component
 from seepage.core.errors import UnreadableFile
 from seepage.core.protocols import Side
-from seepage.core.reconstruction import Race
+from seepage.core.reconstruction import Proof, Race
+from seepage.core.schema import (
+    Count,
+    Matches,
+    Place,
+    Seconds,
+    Share,
+    Within,
+    from_plain,
+    parse_json,
+    to_plain,
+)
+from seepage.core.task import Mode
 from seepage.core.whole_file import pack, unpack
 from seepage.defenses.recorded import only_scales
 from seepage.scoring.identification import Identification, compute_luck
 
 Defense = tuple[Component, ...]
+# The name of a case or of private inputs, which is part of the name of a file, and never a path.
+Name = Annotated[str, Matches("[A-Za-z0-9_-]{0,100}")]
 # The prefix of the name of an attack that is run without its adaptation to the defense.
 UNAWARE = "unaware "
 # People on whom an attack without the defense is tried: one alone may be unusually hard or easy.
@@ -50,9 +64,31 @@ class Ceiling:
     metric: str
     assumptions: tuple[str, ...] = ()
     remark: str = ""
-    peak: float = 1.0
-    entries: int = 1
-    mode: str = "eval"
+    peak: Annotated[float, Within(5e-324, sys.float_info.max)] = 1.0
+    entries: Place = 1
+    mode: Mode = "eval"
+
+
+class Effort(TypedDict, total=False):
+    """How hard an attack tried, and what of that limits what its result says.
+
+    Flags are 1 where they hold and missing elsewhere: time ran out (`cut`), guesses were compared
+    by their simulated update (`simulates`), a user's own defense may only mislead the attack
+    (`misled`) or does not do what it tells (`unsimulated`), or the simulated step is not the real
+    one (`foreign`). `sure` counts inputs that equations determine.
+    """
+
+    steps: Count
+    restarts: Count
+    seconds: Seconds
+    device: str
+    cut: Count
+    simulates: Count
+    misled: Count
+    unsimulated: Count
+    foreign: Count
+    sure: Count
+    guaranteed_noise: float
 
 
 @dataclass(frozen=True)
@@ -144,7 +180,7 @@ class Record:
     """
 
     data: str
-    people: tuple[int, ...]
+    people: tuple[Count, ...]
     model: str
     local: Component
     defense: Defense
@@ -153,25 +189,25 @@ class Record:
     seed: int
     scores: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     baselines: Mapping[str, Mapping[str, tuple[float | None, ...]]] = field(default_factory=dict)
-    certificate: Mapping[str, float | bool | None] | None = None
-    effort: Mapping[str, float | int | str] = field(default_factory=dict)
+    certificate: Proof | None = None
+    effort: Effort = field(default_factory=Effort)
     error: str | None = None
-    case: str = ""
-    truth: str = ""
+    case: Name = ""
+    truth: Name = ""
     vetted: str = ""
     bound: Ceiling | None = None
     identification: tuple[Identification, ...] = ()
-    columns: tuple[float, ...] = ()
-    label_chance: float | None = None
-    control_kind: str = ""
+    columns: tuple[Share, ...] = ()
+    label_chance: Share | None = None
+    control_kind: Literal["", "canary", "noise", "search"] = ""
     negatives: tuple[Identification, ...] = ()
     race: Race | None = None
     applicable: bool = True
     sampling: str = ""
     readable: bool = False
-    repeatable: int = 0
-    known_as: tuple[tuple[str, int], ...] = ()
-    kind: str = ""
+    repeatable: Count = 0
+    known_as: tuple[tuple[str, Count], ...] = ()
+    kind: Annotated[str, Matches("[a-z]{0,20}")] = ""
     control: Control | None = None
 
     @property
@@ -226,43 +262,42 @@ class Record:
 
     def plain(self) -> dict[str, Any]:
         """The record as data that JSON can hold; infinity becomes the word "inf"."""
-        plain: dict[str, Any] = name_infinities(asdict(self))
-        return {**plain, "batch_size": self.batch_size}
+        return {**to_plain(self), "batch_size": self.batch_size}
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Record:
+    def from_plain(cls, plain: object) -> Record:
         """Read the record back from its plain form; raise `UnreadableFile` if it is none."""
-        check_record(plain)
-        known = {field.name for field in fields(cls)}
-        values = {key: _restore(value) for key, value in plain.items() if key in known}
-        values["local"], values["attack"] = (Component(**values[k]) for k in ("local", "attack"))
-        values["defense"] = tuple(Component(**link) for link in values["defense"])
-        values["threat"] = Component(**values["threat"]) if values["threat"] else None
-        values["bound"] = Ceiling(**values["bound"]) if values.get("bound") else None
-        for name in ("identification", "negatives"):
-            values[name] = tuple(Identification(**one) for one in values.get(name) or ())
-        values["race"] = Race.from_plain(values["race"]) if values.get("race") else None
-        values["control"] = None
-        return cls(**values)
+        stored = dict(plain) if isinstance(plain, dict) else plain
+        size = stored.pop("batch_size", None) if isinstance(stored, dict) else None
+        record = from_plain(cls, stored)
+        wrong = ["batch_size"] if size != len(record.people) else record._find_uneven()
+        if wrong:
+            raise UnreadableFile(f"the field {wrong[0]!r} of a record does not fit the others")
+        return record
 
-
-def name_infinities(value: Any) -> Any:  # noqa: ANN401
-    """Replace infinity by the word "inf" and NaN by None, since JSON has neither."""
-    if isinstance(value, Mapping):
-        return {key: name_infinities(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [name_infinities(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value
-
-
-def _restore(value: Any) -> Any:  # noqa: ANN401
-    if isinstance(value, dict):
-        return {key: _restore(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return tuple(_restore(item) for item in value)
-    return float(value) if value in ("inf", "-inf") else value
+    def _find_uneven(self) -> list[str]:
+        """Name the fields that do not fit the others, e.g. without one entry per person."""
+        count, bound = self.batch_size, self.bound
+        tables = [self.scores, *self.baselines.values()]
+        bounded = count if bound and not self.error else 0
+        is_distance = bound is not None and bound.metric in ("rmse", "mse")
+        values = bound.values if bound else ()
+        granted = self.threat.arguments if self.threat else {}
+        uneven = {
+            "people": count == 0,
+            "scores": any(len(row) != count for table in tables for row in table.values()),
+            "identification": len(self.identification) not in (0, count),
+            "known_as": len(self.known_as) not in (0, count),
+            "bound": len(values) != bounded or (is_distance and any(one < 0 for one in values)),
+            "threat": (self.threat is None and bound is None)
+            or any(isinstance(one, tuple | dict) for one in granted.values()),
+            "applicable": not self.applicable and self.error is None,
+            "error": self.error == "",
+            "certificate": self.certificate is not None
+            and not {"residual", "unique", "error"} <= self.certificate.keys(),
+            "race": self.race is not None and not self.race.chosen,
+        }
+        return [name for name, is_uneven in uneven.items() if is_uneven]
 
 
 def join_controls(records: Iterable[Record]) -> tuple[Record, ...]:
@@ -365,18 +400,17 @@ def _count(controls: Sequence[Record]) -> tuple[int, int, float] | None:
 
 
 def pack_words(said: tuple[tuple[str, ...], ...]) -> dict[str, str]:
-    """Write inputs in words as the metadata of an artifact."""
+    """Write inputs in words as metadata of their tensors."""
     return {"said": json.dumps(said)} if said else {}
 
 
 def unpack_words(words: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     """Undo `pack_words`; nothing if they are not words."""
     try:
-        said = parse_json(words.get("said", "[]"), "an input in words")
+        found = parse_json(words.get("said", "[]"), "an input in words")
+        return from_plain(tuple[tuple[str, ...], ...], found)
     except UnreadableFile:
         return ()
-    lists = isinstance(said, list) and all(isinstance(one, list) for one in said)
-    return tuple(tuple(map(str, one)) for one in said) if lists else ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -399,14 +433,18 @@ class Outcome:
     said: tuple[tuple[str, ...], ...] = ()
     shown: str = ""
 
-    def pack(self) -> bytes:
-        """Pack everything except the truth as safetensors, with the record in the metadata."""
+    def parts(self) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """Everything except the truth as tensors and words, which hold the record."""
         tensors = {} if self.guess is None else {"guess": self.guess}
         if self.objective:
             tensors["objective"] = torch.tensor(self.objective, dtype=torch.float64)
         record = json.dumps(self.record.plain(), allow_nan=False)
-        shown = {"shown": self.shown} if self.shown else {}
-        return pack(tensors, {"record": record, **shown, **pack_words(self.said)})
+        return tensors, {"record": record, **pack_words(self.said)}
+
+    def pack(self) -> bytes:
+        """Pack everything except the truth, to send it to another process."""
+        tensors, words = self.parts()
+        return pack(tensors, words | ({"shown": self.shown} if self.shown else {}))
 
     @classmethod
     def unpack(cls, data: bytes, truth: Tensor | None) -> Outcome:

@@ -20,8 +20,7 @@ from seepage.audit.case import (
     describe_threat,
     is_own,
 )
-from seepage.audit.record import Ceiling, Outcome, Record
-from seepage.audit.record_schema import check_record
+from seepage.audit.record import Ceiling, Effort, Outcome, Record
 from seepage.audit.targets import CapturedUpdate
 from seepage.bounds.dp_limits import read_guaranteed_noise
 from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
@@ -45,7 +44,8 @@ from seepage.exposure.vet import vet
 from seepage.threats.threat import sort_labels
 
 AnyCase = Case | BoundCase
-Started = Callable[[AnyCase], None]
+# Claims a case; False if it is not to be run, since another process has it.
+Started = Callable[[AnyCase], bool]
 Executor = Callable[[Sequence[AnyCase], Started], Iterable[Outcome]]
 
 # Results are stored group by group. A larger group would show nothing for longer and use a GPU
@@ -131,14 +131,14 @@ def _compute_bound(case: BoundCase) -> Record:
         remark=found.remark,
     )
     seconds, device = time.perf_counter() - began, str(batch.inputs.device)
-    effort: dict[str, float | int | str] = {"seconds": seconds, "device": device}
+    effort = Effort(seconds=seconds, device=device)
     return _require_readable(replace(_begin_record(case), bound=ceiling, effort=effort), case)
 
 
 def _require_readable(record: Record, case: AnyCase) -> Record:
     """Return a record; raise if it could not be read again, since it would hide all the others."""
     try:
-        check_record(json.loads(json.dumps(record.plain(), allow_nan=False)))
+        Record.from_plain(json.loads(json.dumps(record.plain(), allow_nan=False)))
     except (UnreadableFile, TypeError, ValueError) as error:
         raise InvalidValue(f"{case.name} gave a result that cannot be stored: {error}") from error
     return record
@@ -203,12 +203,9 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         certificate = _certify(seen, guess)
     if certificate is not None and certificate.unique and not _explains_truth(case, seen):
         certificate = Certificate(certificate.residual, certain=certificate.certain)
-    effort: dict[str, float | int | str] = {
-        "steps": trace.steps,
-        "restarts": trace.restarts,
-        "seconds": trace.seconds,
-        "device": trace.device,
-    }
+    effort = Effort(
+        steps=trace.steps, restarts=trace.restarts, seconds=trace.seconds, device=trace.device
+    )
     if cut or (trace.race is not None and trace.race.cut):
         effort["cut"] = 1
     if trace.simulates:
@@ -346,16 +343,16 @@ def _move_to_cpu(guess: Reconstruction) -> Reconstruction:
     return Reconstruction(cast(guess.inputs, torch.empty(0)), labels)
 
 
-def announce_nothing(case: AnyCase) -> None:
-    """Tell nobody that a case begins."""
-    del case
+def announce_nothing(case: AnyCase) -> bool:
+    """Run every case, and tell nobody."""
+    return case is not None
 
 
 def serial(cases: Sequence[AnyCase], started: Started = announce_nothing) -> Iterator[Outcome]:
     """Run one case after the other, in this process."""
     for case in cases:
-        started(case)
-        yield run_case(case)
+        if started(case):
+            yield run_case(case)
 
 
 def side_by_side(
@@ -365,5 +362,4 @@ def side_by_side(
     groups = group_by(cases, lambda case: case.alike)
     for group in groups.values():
         for first in range(0, len(group), TOGETHER):
-            started(group[first])
-            yield from _run_together(group[first : first + TOGETHER])
+            yield from _run_together(list(filter(started, group[first : first + TOGETHER])))

@@ -5,31 +5,34 @@ from __future__ import annotations
 import platform
 import shutil
 import tempfile
+import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain
 from pathlib import Path
 
 import torch
 
-from seepage.audit.audit_result import AuditResult, load_audit, read_about
+from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.choices import IDENTIFIED, Breach, Gate
-from seepage.audit.database import DATABASE
-from seepage.audit.folder import CHECKPOINTS, SPEC
-from seepage.audit.record import Record
+from seepage.audit.folder import CHECKPOINTS, SPEC, InUse, require_plain
+from seepage.audit.plan import PLAN, Plan
+from seepage.audit.record import Outcome, Record
 from seepage.audit.run_case import AnyCase, Executor, fail_case, serial, side_by_side
+from seepage.audit.seal import find_imports, is_own
 from seepage.audit.spec import Spec, build_spec, read_timeout
 from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.audit.store import AuditStore
-from seepage.audit.verify import SEAL, find_imports, is_own
 from seepage.audit.workers import TRIES, Pool, RayCluster
 from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import DataNotFound, InvalidValue
 from seepage.core.whole_file import read_plain
 from seepage.options import ProgressListener, RunOptions, called_with
 from seepage.scoring.scores import JUDGED
+
+# Seconds between looks at what other processes do, and to wait for one that begins an audit.
+_PAUSE, _PATIENCE = 0.5, 10.0
 
 
 @called_with(RunOptions)
@@ -73,23 +76,29 @@ def run(options: RunOptions) -> AuditResult:
             where = str(cases[0].task.reference.device) if cases else "cpu"
         limit = asked or (None if spec is None else spec.timeout)
         chosen = _choose_executor(options, spec, folder, limit)
-        if resume and (folder / DATABASE).is_file():
+        store = None
+        if not (resume and (folder / PLAN).is_file()):
+            try:
+                store = AuditStore.create(
+                    folder,
+                    title=options.title or name,
+                    spec=notes,
+                    environment=environment(where),
+                    cases=cases,
+                    overwrite=options.overwrite,
+                    keep_private=options.keep_private,
+                )
+            except InUse:
+                # Of processes that were started together, one begins and the others join it.
+                if not (resume and _wait_for_plan(folder)):
+                    raise
+        if store is None:
             store = AuditStore.resume(
                 folder,
                 cases=cases,
                 retry_failed=options.retry_failed,
                 keep_private=options.keep_private,
                 extend=notes if options.extend else None,
-            )
-        else:
-            store = AuditStore.create(
-                folder,
-                title=options.title or name,
-                spec=notes,
-                environment=environment(where),
-                cases=cases,
-                overwrite=options.overwrite,
-                keep_private=options.keep_private,
             )
         with store:
             alone = None if spec is None else Pool(spec.source, 1, folder / CHECKPOINTS, limit)
@@ -113,14 +122,15 @@ def read_source(
         InvalidValue: If the spec of a stranger's audit would import something, unless `trust`.
     """
     if path is None and resume:
-        if not (out / DATABASE).is_file():
+        if not (out / PLAN).is_file():
             raise DataNotFound(
                 f"no audit in {str(out)!r} to go on with; name its spec to begin one, or check "
                 "--out"
             )
-        about = read_about(out)
-        _require_trust(out, about["spec"], about.get(SEAL, ""), trust=trust)
-        return SpecSource("spec.toml", about["spec"], device)
+        require_plain(out)
+        plan = Plan.read(out)
+        _require_trust(out, plan.spec, plan.seal, trust=trust)
+        return SpecSource("spec.toml", plan.spec, device)
     return SpecSource.read(path, device=device)
 
 
@@ -243,6 +253,14 @@ def _choose_executor(
     return side_by_side if on_gpu else serial
 
 
+def _wait_for_plan(folder: Path) -> bool:
+    """Wait a moment for the plan that another process is writing; False if none comes."""
+    ends = time.monotonic() + _PATIENCE
+    while not (folder / PLAN).is_file() and time.monotonic() < ends:
+        time.sleep(_PAUSE)
+    return (folder / PLAN).is_file()
+
+
 def _run_missing(
     store: AuditStore,
     cases: Sequence[AnyCase],
@@ -250,32 +268,57 @@ def _run_missing(
     alone: Executor | None,
     progress: ProgressListener,
 ) -> None:
-    """Run what has no result; a case that seems to end the process runs last, and `alone`."""
+    """Run what has no result; a case that seems to end the process runs last, and `alone`.
+
+    Cases that other processes run are waited for, and run here if those processes die.
+    """
     by_id = {case.id: case for case in cases}
     records = [record for record in store.records() if record.case in by_id]
     done = {record.case for record in records}
-    missing = [case for case in by_id.values() if case.id not in done]
     showing = progress.begin(total=len(by_id), done=records, mended=store.mended)
+    # A cluster runs cases in other processes, which they cannot leave.
+    counts = not isinstance(executor, RayCluster)
+    elsewhere: set[str] = set()
 
-    def started(case: AnyCase) -> None:
-        store.begin(case)
-        progress.started(case)
+    def started(case: AnyCase) -> bool:
+        if store.claim(case, counts=counts):
+            progress.started(case)
+            return True
+        elsewhere.add(case.id)
+        return False
 
-    with checkpointing(store.path / CHECKPOINTS, key=store.key), showing:
-        begun = {case for case, times in store.begun().items() if times >= TRIES}
+    def finish(outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            store.add(by_id[outcome.record.case], outcome)
+            done.add(outcome.record.case)
+            progress.finished(outcome.record)
+            if outcome.shown:
+                progress.failed(outcome.record, outcome.shown)
+
+    def run_missing(missing: Sequence[AnyCase]) -> None:
+        begun = {case for case, times in store.tries().items() if times >= TRIES}
         suspects = [case for case in missing if case.id in begun]
-        others = [case for case in missing if case.id not in begun]
-        why = f"it ended the process {TRIES} times"
-        given_up = (fail_case(case, why) for case in suspects)
-        last = alone(suspects, progress.started) if alone else given_up
+        finish(executor([case for case in missing if case.id not in begun], started))
+        if alone is None:
+            why = f"it ended the process {TRIES} times"
+            finish(fail_case(case, why) for case in suspects if started(case))
+        elif suspects:
+            finish(alone(suspects, started))
+
+    with checkpointing(store.path / CHECKPOINTS), showing:
         try:
-            for outcome in chain(executor(others, started), last):
-                store.add(by_id[outcome.record.case], outcome)
-                progress.finished(outcome.record)
-                if outcome.shown:
-                    progress.failed(outcome.record, outcome.shown)
+            run_missing([case for case in by_id.values() if case.id not in done])
+            while elsewhere - done:
+                for record in store.records():
+                    if record.case in elsewhere - done:
+                        done.add(record.case)
+                        progress.finished(record)
+                if left := [by_id[case] for case in sorted(elsewhere - done)]:
+                    time.sleep(_PAUSE)
+                    elsewhere.clear()
+                    run_missing(left)
         except BaseException:
-            store.interrupt()
+            store.give_back()
             raise
 
 

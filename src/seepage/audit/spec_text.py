@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from seepage.audit.database import DATABASE
+from seepage.audit.plan import PLAN
 from seepage.core.construct import LARGEST, parse_toml, write_call
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
 from seepage.core.whole_file import read_plain
@@ -46,7 +46,7 @@ class SpecSource:
         try:
             text = read_plain(path, follow=True, largest=LARGEST).decode()
         except UnreadableFile as error:
-            hint = "; to see the audit in it: seepage report" if (path / DATABASE).is_file() else ""
+            hint = "; to see the audit in it: seepage report" if (path / PLAN).is_file() else ""
             raise UnreadableFile(f"cannot read the spec {str(path)!r}: {error}{hint}") from error
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"

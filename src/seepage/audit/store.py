@@ -1,126 +1,66 @@
-"""The directory of an audit: each result is on disk as soon as it is known."""
+"""The folder of an audit, open for writing: each result is on disk as soon as it is known."""
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from seepage.audit.artifacts import SUFFIX, Artifacts
-from seepage.audit.database import (
-    ARTIFACTS,
-    DATABASE,
-    KEPT,
-    LEFT_OUT,
-    PRIVATE,
-    TEMPORARY,
-    Database,
-    Planned,
-    artifact_names,
-)
+from seepage.audit.case_files import find_damaged_inputs, list_copies, read_records
+from seepage.audit.claims import Claims
 from seepage.audit.folder import (
-    BESIDE,
+    CASES,
     CHECKPOINTS,
-    ENVIRONMENT,
+    LOCK,
     SPEC,
-    DirectoryLock,
+    FolderLock,
+    InUse,
+    case_file,
     find_checkpoints,
+    find_leftovers,
+    find_written,
     holds_audit,
+    inputs_file,
     remove_files,
     require_plain,
     require_unlocked,
 )
-from seepage.audit.record import Outcome, Record, name_infinities, pack_words
+from seepage.audit.plan import Plan, Planned, require_same_cases
+from seepage.audit.record import Outcome, Record, pack_words
 from seepage.audit.run_case import AnyCase
+from seepage.audit.seal import make_seal
 from seepage.audit.targets import Target
-from seepage.audit.verify import SEAL, make_seal
 from seepage.core.checkpoint import Checkpoints
-from seepage.core.construct import Component
-from seepage.core.encryption import VARIABLE, find_key, open_key, prove_key
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
-from seepage.core.whole_file import PRIVATE_FOLDER, pack, write_whole
+from seepage.core.whole_file import PRIVATE_FOLDER, seal, write_whole
 
-# A part that changes because another one did, and which; only the other one is reported.
-_IMPLIED_BY: Mapping[str, tuple[str, ...]] = defaultdict(
-    tuple,
-    people=("data",),
-    inputs=("data", "people"),
-    domain=("data", "model"),
-    weights=("data", "model"),
-    options=("attack", "bound"),
-)
-_LONGEST = 80
-
-
-def _describe_changes(before: Sequence[Planned], now: Sequence[Planned]) -> str:
-    """Name the parts in which two plans differ.
-
-    Example:
-        >>> mlp = Planned("1", "", {"model": "mlp", "seed": "0"})
-        >>> cnn = Planned("2", "", {"model": "cnn", "seed": "0"})
-        >>> _describe_changes([mlp], [cnn])
-        "model was 'mlp' and is now 'cnn'"
-    """
-    names = dict.fromkeys(name for case in (*before, *now) for name in case.identity)
-    found = {name: words for name in names if (words := _describe_change(name, before, now))}
-    told = [w for name, w in found.items() if not any(n in found for n in _IMPLIED_BY[name])]
-    return ", and ".join(told) or f"it had {len(before)} cases and now has {len(now)}"
-
-
-def _describe_change(name: str, before: Sequence[Planned], now: Sequence[Planned]) -> str:
-    old, new = ({_write(case.identity.get(name, "")) for case in cases} for cases in (before, now))
-    gone, come = sorted(old - new), sorted(new - old)
-    if gone and come:
-        return f"{name} was {_quote(gone)} and is now {_quote(come)}"
-    if gone:
-        return f"{name} {_quote(gone)} is gone"
-    return f"{name} {_quote(come)} is new" if come else ""
-
-
-def _write(value: Any) -> str:  # noqa: ANN401
-    """Write a part of an identity: components as calls, anything else as JSON has it."""
-    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
-        return " + ".join(map(_write, value)) or "none"
-    return str(Component(**value)) if isinstance(value, dict) else str(value)
-
-
-def _quote(values: Sequence[str]) -> str:
-    more = f" and {len(values) - 1} more" if len(values) > 1 else ""
-    first = values[0] if len(values[0]) <= _LONGEST else values[0][:_LONGEST] + "..."
-    return f"{first!r}{more}"
+# The environment variable that named a key in versions that could encrypt.
+_KEY = "SEEPAGE_KEY_FILE"
 
 
 class AuditStore(AbstractContextManager["AuditStore"]):
-    """An audit's directory, open for writing by this process alone.
-
-    `audit.sqlite` holds the plan and a record per case. `artifacts/` holds the private inputs once
-    per batch and, per case, the guess and the course of the objective. An artifact is written
-    before its record, so the tensors of a record always exist.
+    """An audit's folder, open for writing, perhaps by several processes; see `folder`.
 
     Args:
-        path: The directory.
-        lock: Its lock, released by `close`.
+        path: The folder.
+        lock: This process's hold on it, released by `close`.
+        plan: What runs.
 
     Attributes:
-        mended: Files that were missing or altered when the audit was resumed, and records.
-        key: Encrypts tensors and checkpoints; None if they are plain.
+        mended: Files that were missing or altered when the audit was resumed.
+        alone: Whether nobody else worked in the folder at that moment.
     """
 
-    def __init__(self, path: Path, lock: DirectoryLock) -> None:
-        self.path = path
+    def __init__(self, path: Path, lock: FolderLock, plan: Plan) -> None:
+        self.path, self.plan = path, plan
         self.mended: tuple[Path, ...] = ()
+        self.alone = lock.alone
         self._lock = lock
-        self._at_work: dict[str, int] = {}
-        self._database = Database(path / DATABASE)
-        with _close_if_refused(self._database):
-            self.key = open_key(path, self._database.about())
-            self.artifacts = Artifacts(path / ARTIFACTS, self.key)
-            self._kept = {name for name, value in self._checksums().items() if value}
-            self._keeps_private = self._database.keeps_private()
+        self._claims = Claims(path / CASES, path / LOCK)
+        self._records: dict[str, Record] = {}
+        self._kept: set[str] = set()
 
     @classmethod
     def create(
@@ -145,16 +85,10 @@ class AuditStore(AbstractContextManager["AuditStore"]):
             overwrite: Replace an earlier audit; any other directory is never touched.
             keep_private: Store private inputs and guesses, not scores alone.
         """
-        words = json.dumps(environment, indent=2)
-        private = KEPT if keep_private else LEFT_OUT
-        about = {"title": title, "spec": spec, "environment": words}
-        about |= {PRIVATE: private, SEAL: make_seal(spec), **prove_key(find_key())}
         _require_text(title, spec)
-        planned = _plan(cases)
-        # Every file that this audit may write is listed before any of them exists.
-        files = [*BESIDE, *_list_artifacts(cases)]
+        plan = Plan(title, spec, environment, make_seal(spec), keep_private, _plan(cases))
         with _explain_errors(path):
-            begun = InvalidValue(
+            begun = InUse(
                 f"{str(path)!r} already holds an audit; --resume it, --overwrite it, or choose "
                 "another --out"
             )
@@ -167,10 +101,13 @@ class AuditStore(AbstractContextManager["AuditStore"]):
                 if holds_audit(path):
                     if not overwrite:
                         raise begun
-                    remove_files(path)
-                Database.create(path / DATABASE, about=about, planned=planned.values(), files=files)
-                store = cls(path, lock)
+                    # The plan stays, so that what a kill leaves can be resumed or overwritten.
+                    remove_files(path, find_written(path, Plan.read(path)))
+                remove_files(path, list(find_leftovers(path)))
+                plan.write(path)
+                store = cls(path, lock, plan)
                 store._write_copies()
+                lock.share()
                 return store
 
     @classmethod
@@ -183,158 +120,163 @@ class AuditStore(AbstractContextManager["AuditStore"]):
         keep_private: bool = True,
         extend: str | None = None,
     ) -> AuditStore:
-        """Go on with an audit of exactly these cases.
+        """Go on with an audit of exactly these cases, or join other processes that run it.
 
         Args:
             path: Where it is.
             cases: What it is to run; refused if the audit there was begun for others.
-            retry_failed: Run failed cases again.
+            retry_failed: Run failed cases again; nobody else may be at work.
             keep_private: False refuses an audit that stores private inputs.
-            extend: The spec of these cases, which are added to those of the audit instead.
+            extend: The spec of these cases, which are added to those of the audit instead; nobody
+                else may be at work.
         """
         with _explain_errors(path):
             require_plain(path)
-            with _take_lock(path) as lock:
-                store = cls(path, lock)
-                with _close_if_refused(store._database):
-                    if store.key is None and find_key() is not None:
-                        raise InvalidValue(
-                            f"the audit in {str(path)!r} was begun without encryption; leave "
-                            f"--encrypt-key out and {VARIABLE} unset, or choose another --out"
-                        )
-                    if extend is None:
-                        store._require_plan(_plan(cases))
-                    else:
-                        store._extend(cases, extend)
-                    if store._keeps_private and not keep_private:
-                        raise InvalidValue(
-                            f"the audit in {str(path)!r} stores private inputs; remove them with "
-                            f"seepage purge {path}, or leave --no-truth out"
-                        )
+            with _take_lock(path, share=not retry_failed and extend is None) as lock:
+                store, wanted = cls(path, lock, Plan.read(path)), _plan(cases)
+                if extend is None:
+                    require_same_cases(path, store.plan.cases, wanted)
+                if store.plan.private and not keep_private:
+                    raise InvalidValue(
+                        f"the audit in {str(path)!r} stores private inputs; remove them with "
+                        f"seepage purge {path}, or leave --no-truth out"
+                    )
+                if extend is not None:
+                    store._extend(wanted, extend)
+                if lock.alone:
                     store._mend({case.target.digest: case.target for case in cases})
                     if retry_failed:
-                        store._database.forget(r.case for r in store.records() if r.failed)
+                        store._forget(one.case for one in store.records() if one.failed)
+                lock.share()
                 return store
 
-    def _require_plan(self, wanted: Mapping[str, Planned]) -> None:
-        begun = {p.id: p for p in self._database.planned()}
-        if begun.keys() != wanted.keys():
-            what = _describe_changes(tuple(begun.values()), tuple(wanted.values()))
-            raise InvalidValue(
-                f"the audit in {str(self.path)!r} was begun with another spec: {what}; resume it "
-                "with the spec it began with, or choose another --out"
-            )
-
-    def _extend(self, cases: Sequence[AnyCase], spec: str) -> None:
+    def _extend(self, wanted: Sequence[Planned], spec: str) -> None:
         """Plan the cases that are new; the spec is kept if it has cases that these lack."""
-        begun, wanted = {p.id for p in self._database.planned()}, _plan(cases)
-        if wanted.keys() <= begun:
+        begun, asked = ({case.id for case in cases} for cases in (self.plan.cases, wanted))
+        if asked <= begun:
             return
-        if begun <= wanted.keys():
+        more = tuple(case for case in wanted if case.id not in begun)
+        kept = spec if begun <= asked else self.plan.spec
+        self.plan = replace(self.plan, spec=kept, cases=(*self.plan.cases, *more))
+        self.plan.write(self.path)
+        if kept == spec:
             (self.path / SPEC).unlink(missing_ok=True)
-        else:
-            spec = self._database.about()["spec"]
-        files = _list_artifacts(cases)
-        self._database.extend(spec=spec, planned=wanted.values(), files=files)
 
     def _mend(self, targets: Mapping[str, Target]) -> None:
         """Remove what is damaged; private inputs are written again, cases will run again."""
-        (self.path / TEMPORARY).unlink(missing_ok=True)
-        self._write_copies()
-        written = {name: value for name, value in self._checksums().items() if value}
-        broken = self.artifacts.find_damaged(written)
-        lost = self._database.find_damaged()
-        self._database.forget({*broken, *lost})
-        self._database.note({self._file(name): "" for name in {*broken, *lost} & written.keys()})
-        self._kept.difference_update(broken, lost)
-        self.mended = tuple(map(self.artifacts.path, dict.fromkeys([*broken, *lost])))
-        for path in self.mended:
-            path.unlink(missing_ok=True)
-        self._database.note(
-            {k: v for name in broken if name in targets for k, v in self._keep(targets[name])}
+        self._records, broken = read_records(self.path, self.plan)
+        lost = find_damaged_inputs(self.path, self.plan, self._records)
+        self.mended = (
+            *(case_file(self.path, case) for case in broken),
+            *(inputs_file(self.path, name) for name in lost),
         )
-        for path in find_checkpoints(self.path):
-            if path.suffix != SUFFIX or not Checkpoints(path.parent, key=self.key).is_whole(
-                path.stem
-            ):
-                path.unlink()
+        done = [file for case, file in self._claims.list_files() if case in self._records]
+        checkpoints = Checkpoints(self.path / CHECKPOINTS)
+        torn = [file for file in find_checkpoints(self.path) if not checkpoints.is_whole(file.stem)]
+        for file in (*self.mended, *find_leftovers(self.path), *done, *torn):
+            file.unlink(missing_ok=True)
+        self._claims.forget_unwritten()
+        for name in lost:
+            if name in targets:
+                self._keep(targets[name])
+        self._write_copies()
 
-    def _checksums(self) -> dict[str, str]:
-        """The checksum of every artifact, by name; empty for those that are not written."""
-        return artifact_names(self._database.files())
-
-    def _file(self, name: str) -> str:
-        return f"{ARTIFACTS}/{name}{SUFFIX}"
+    def _forget(self, cases: Iterator[str]) -> None:
+        """Remove the results of these cases, which will run again."""
+        for case in cases:
+            case_file(self.path, case).unlink(missing_ok=True)
+            del self._records[case]
 
     def _write_copies(self) -> None:
         """Write the spec and the environment as files for people to read, unless they exist."""
-        about = self._database.about()
-        copies = {SPEC: about["spec"], ENVIRONMENT: about["environment"] + "\n"}
-        for name, text in copies.items():
-            path = self.path / name
-            if not path.exists():
-                write_whole(path, text.encode())
+        for name, text in list_copies(self.plan).items():
+            if not (self.path / name).exists():
+                write_whole(self.path / name, text.encode())
 
     def records(self) -> tuple[Record, ...]:
-        """The records there are, in the order of the plan."""
-        return self._database.records()
+        """The records there are by now, whoever wrote them, in the order of the plan."""
+        self._records, _ = read_records(self.path, self.plan, self._records)
+        return tuple(self._records.values())
 
-    def begun(self) -> dict[str, int]:
-        """How often each case has begun without a result, not counting interrupts."""
-        return self._database.begun()
+    def tries(self) -> dict[str, int]:
+        """How many processes each case has ended, not counting interrupts."""
+        return self._claims.tries()
 
-    def begin(self, case: AnyCase) -> None:
-        """Note that a case begins, so that one that ends the process is known."""
+    def claim(self, case: AnyCase, *, counts: bool = True) -> bool:
+        """Claim a case for this process; False if it is done, or another process has it.
+
+        `counts` says whether a case that it runs can end this process.
+        """
         self._require_there()
-        self._at_work[case.id] = self.begun().get(case.id, 0)
-        self._database.begin(case.id, times=self._at_work[case.id] + 1)
+        with self._explain_full_disk():
+            if case.id in self._records or not self._claims.take(case.id, counts=counts):
+                return False
+            # It may have been done just before.
+            if not case_file(self.path, case.id).exists():
+                return True
+            self.records()
+            if case.id in self._records:
+                self._claims.release(case.id)
+            return case.id not in self._records
 
-    def interrupt(self) -> None:
-        """Note that the cases at work did not end the process themselves."""
-        if not self._database.is_there():
-            return
-        for case, times in self._at_work.items():
-            self._database.begin(case, times=times)
+    def give_back(self) -> None:
+        """Give back the cases at work, which did not end the process themselves."""
+        if self._lock.is_there:
+            self._claims.give_back()
+
+    def others(self) -> list[str]:
+        """Other processes that run cases of this audit, in words."""
+        return self._claims.others()
 
     def add(self, case: AnyCase, outcome: Outcome) -> None:
-        """Store the outcome of a case: its tensors first, then its record."""
+        """Store the outcome of a case, unless it has one: the private inputs, then all the rest."""
         self._require_there()
+        if case.id in self._records:
+            return
+        if not self.plan.private:
+            outcome = replace(outcome, guess=None, said=())
+        with self._explain_full_disk():
+            if self.plan.private:
+                self._keep(case.target)
+            (self.path / CASES).mkdir(PRIVATE_FOLDER, exist_ok=True)
+            write_whole(case_file(self.path, case.id), seal(*outcome.parts()))
+            self._claims.release(case.id)
+        self._records[case.id] = outcome.record
+
+    def _keep(self, target: Target) -> None:
+        """Write the private inputs, if there are any and they are not written."""
+        path = inputs_file(self.path, target.digest)
+        if target.tensors and not (target.digest in self._kept and path.exists()):
+            path.parent.mkdir(PRIVATE_FOLDER, exist_ok=True)
+            words = {"name": target.digest, **pack_words(target.words)}
+            write_whole(path, seal(target.tensors, words))
+            self._kept.add(target.digest)
+
+    @contextmanager
+    def _explain_full_disk(self) -> Iterator[None]:
         try:
-            checksums = dict(self._keep(case.target))
-            if not self._keeps_private:
-                outcome = replace(outcome, guess=None, said=())
-            if outcome.guess is not None or outcome.objective:
-                packed = replace(outcome, shown="").pack()
-                checksums[self._file(case.id)] = self.artifacts.write(case.id, packed)
+            yield
+        except SeepageError:
+            raise
         except OSError as error:
             raise UnreadableFile(
-                f"cannot write to {str(self.artifacts.folder)!r}: {error.strerror}; what was "
-                "stored before is still there, and --resume goes on from it"
+                f"cannot write to {str(self.path)!r}: {error.strerror}; what was stored before is "
+                "still there, and --resume goes on from it"
             ) from error
-        self._database.add(outcome.record, checksums)
-        self._kept.add(case.target.digest)
-        self._at_work.pop(case.id, None)
 
     def _require_there(self) -> None:
         """Raise if the directory is another than when the audit began; nothing is written to it."""
-        if not self._database.is_there():
+        if not self._lock.is_there:
             raise DataNotFound(
                 f"{str(self.path)!r} was moved, removed or replaced while the audit in it ran; "
                 "nothing more is written there, and --resume goes on where it is now"
             )
 
-    def _keep(self, target: Target) -> Iterator[tuple[str, str]]:
-        """Write the private inputs unless they are there; yield the file and its checksum."""
-        if target.tensors and self._keeps_private and target.digest not in self._kept:
-            data = pack(target.tensors, pack_words(target.words))
-            yield self._file(target.digest), self.artifacts.write(target.digest, data)
-
     def close(self) -> None:
-        """Close the database and release the directory."""
-        is_there = self._database.is_there()
-        self._database.close()
+        """Release the directory."""
+        self._claims.close()
         with suppress(OSError):  # it is not empty if an attack was interrupted
-            if is_there:
+            if self._lock.is_there:
                 (self.path / CHECKPOINTS).rmdir()
         self._lock.release()
 
@@ -344,6 +286,11 @@ class AuditStore(AbstractContextManager["AuditStore"]):
 
 def _require_text(*texts: str) -> None:
     """Refuse what cannot be stored, such as a file name that is not UTF-8."""
+    if os.environ.get(_KEY):
+        raise InvalidValue(
+            f"{_KEY} is set, but seepage does not encrypt any more; choose an --out on an "
+            "encrypted disk, and unset it"
+        )
     for text in texts:
         if text != text.encode(errors="replace").decode():
             shown = text.encode(errors="replace").decode()
@@ -352,38 +299,28 @@ def _require_text(*texts: str) -> None:
             )
 
 
-def _plan(cases: Sequence[AnyCase]) -> dict[str, Planned]:
-    """List cases by id, in order; those with the same identity are one."""
-    return {
-        case.id: Planned(case.id, case.description, name_infinities(case.identity))
+def _plan(cases: Sequence[AnyCase]) -> tuple[Planned, ...]:
+    """List cases in order; those with the same identity are one."""
+    planned = {
+        case.id: Planned(
+            case.id,
+            case.description,
+            case.identity,
+            case.target.digest if case.target.tensors else "",
+        )
         for case in cases
     }
-
-
-def _list_artifacts(cases: Sequence[AnyCase]) -> list[str]:
-    """List the files of tensors that these cases may write."""
-    names = dict.fromkeys([*_plan(cases), *(case.target.digest for case in cases)])
-    return [f"{ARTIFACTS}/{name}{SUFFIX}" for name in names]
+    return tuple(planned.values())
 
 
 @contextmanager
-def _take_lock(path: Path) -> Iterator[DirectoryLock]:
+def _take_lock(path: Path, *, share: bool = False) -> Iterator[FolderLock]:
     """Take a lock that outlives the block unless the block fails."""
-    lock = DirectoryLock(path)
+    lock = FolderLock(path, share=share)
     try:
         yield lock
     except BaseException:
         lock.release()
-        raise
-
-
-@contextmanager
-def _close_if_refused(database: Database) -> Iterator[None]:
-    """Leave a single file behind if the block fails, not a log beside it."""
-    try:
-        yield
-    except BaseException:
-        database.close()
         raise
 
 

@@ -1,122 +1,58 @@
-"""Whether an audit is as it was written, and by whom; removing what is private in it."""
+"""Whether an audit is as it was written; removing what is private in it."""
 
 from __future__ import annotations
 
-import hmac
-import os
-import secrets
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
-from seepage.audit.artifacts import SUFFIX, Artifacts
-from seepage.audit.database import ARTIFACTS, DATABASE, Database, artifact_names
+from seepage.audit.case_files import find_damaged_inputs, list_copies, read_records
 from seepage.audit.folder import (
+    CASES,
     CHECKPOINTS,
-    ENVIRONMENT,
+    INPUTS,
     SHEET,
-    SPEC,
-    DirectoryLock,
+    SUFFIX,
+    FolderLock,
+    case_file,
     find_checkpoints,
+    find_leftovers,
+    inputs_file,
+    list_files,
+    remove_files,
     require_plain,
 )
+from seepage.audit.plan import Plan
 from seepage.core.checkpoint import Checkpoints
-from seepage.core.construct import parse_toml
-from seepage.core.encryption import open_key
-from seepage.core.errors import InvalidValue, UnreadableFile
-from seepage.core.plugins import is_path
-from seepage.core.whole_file import PRIVATE_FOLDER, read_plain, write_whole
-
-# Under this name `about` has the seal of the user who began the audit.
-SEAL = "seal"
-# What stands before a colon in names that import nothing of the spec's author.
-_FAMILIES = ("npz", "folder", "torchvision", "hf", "timm", "ecg")
-
-
-def find_imports(spec: str) -> list[str]:
-    """Find what a spec would import by `package.module:factory`.
-
-    Example:
-        >>> find_imports('models = { name = "nets:small" }')
-        ['nets:small']
-    """
-    try:
-        return list(dict.fromkeys(_walk(parse_toml(spec))))
-    except (InvalidValue, RecursionError):
-        return []
-
-
-def _walk(value: object) -> Iterator[str]:
-    if isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _walk(one)
-    elif isinstance(value, str) and is_path(value) and value.partition(":")[0] not in _FAMILIES:
-        yield value
-
-
-def make_seal(spec: str) -> str:
-    """Make what only this user can make of a spec; empty if it imports nothing."""
-    if not find_imports(spec):
-        return ""
-    with suppress(OSError):  # without a home, every folder is a stranger's
-        return _sign(_read_key(), spec)
-    return ""
-
-
-def is_own(spec: str, seal: str) -> bool:
-    """Whether this user began the audit of a spec."""
-    try:
-        return bool(seal) and hmac.compare_digest(_sign(_read_key(), spec), seal)
-    except (OSError, TypeError):
-        return False
-
-
-def _sign(key: bytes, spec: str) -> str:
-    return hmac.new(key, spec.encode(), "sha256").hexdigest()
-
-
-def _read_key() -> bytes:
-    """Read this user's key, which is made at the first need of it."""
-    home = os.environ.get("XDG_CONFIG_HOME")
-    folder = (Path(home) if home else Path.home() / ".config") / "seepage"
-    path = folder / "key"
-    if not path.exists():
-        folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-        write_whole(path, secrets.token_bytes(32), partial=folder / f".key.{os.getpid()}")
-    return read_plain(path, largest=1000)
+from seepage.core.errors import UnreadableFile
+from seepage.core.whole_file import read_plain, seal, unpack, unseal, write_whole
 
 
 def find_damage(path: Path | str) -> list[str]:
-    """Say of everything in an audit's folder that is missing or was altered; nothing is changed.
+    """List missing or altered files of an audit, and files that are not its own. Read-only.
 
     Checksums tell accidents, not an adversary: whoever can write to the folder can also write the
     checksums.
 
     Raises:
-        SeepageError: If there is no audit, or its database cannot be used at all.
+        SeepageError: If there is no audit, or its plan cannot be used at all.
     """
     path = Path(path)
     require_plain(path)
-    with closing(Database(path / DATABASE, read_only=True)) as database:
-        damaged = database.find_damaged()
-        written = {k: v for k, v in artifact_names(database.files()).items() if v}
-        about, keeps_private = database.about(), database.keeps_private()
-        records = () if damaged else database.records()
-        database.planned()
-    key = open_key(path, about)
-    artifacts = Artifacts(path / ARTIFACTS, key)
-    found = [f"the record of {case[:40]} is damaged: {why}" for case, why in damaged.items()]
-    for name in artifacts.find_damaged(written):
-        state = "altered" if artifacts.path(name).exists() else "missing"
-        found.append(f"{ARTIFACTS}/{name}{SUFFIX} is {state}")
-    for record in records:
-        is_attack = record.error is None and record.bound is None
-        if is_attack and keeps_private and record.case not in written:
-            found.append(f"{ARTIFACTS}/{record.case}{SUFFIX} was never written")
-    copies = {SPEC: about.get("spec", ""), ENVIRONMENT: about.get("environment", "") + "\n"}
-    found += [f"{name} is {how}" for name, how in _compare(path, copies)]
+    plan = Plan.read(path)
+    records, damaged = read_records(path, plan)
+    lost = find_damaged_inputs(path, plan, records)
+    found = [f"{CASES}/{case}{SUFFIX} is altered: {why}" for case, why in damaged.items()]
+    found += [f"{INPUTS}/{name}{SUFFIX} is {state}" for name, state in lost.items()]
+    ours = {case_file(path, case.id) for case in plan.cases}
+    foreign = sorted(
+        f.name for f in list_files(path / CASES) if f.suffix == SUFFIX and f not in ours
+    )
+    found += [f"{CASES}/{name} belongs to no case of this audit" for name in foreign]
+    found += [f"{name} is {how}" for name, how in _compare(path, list_copies(plan))]
+    checkpoints = Checkpoints(path / CHECKPOINTS)
     for file in find_checkpoints(path):
-        if file.suffix == SUFFIX and not Checkpoints(file.parent, key=key).is_whole(file.stem):
+        if not checkpoints.is_whole(file.stem):
             found.append(f"{CHECKPOINTS}/{file.name} is altered")
     return found
 
@@ -125,7 +61,7 @@ def _compare(path: Path, copies: dict[str, str]) -> Iterator[tuple[str, str]]:
     for name, text in copies.items():
         try:
             if read_plain(path / name) != text.encode():
-                yield name, "not what the database holds"
+                yield name, "not what the plan holds"
         except FileNotFoundError:
             yield name, "missing"
 
@@ -134,7 +70,8 @@ def purge(path: Path | str) -> int:
     """Remove private inputs, guesses, checkpoints and pictures of an audit; its records stay.
 
     The page `report.html` shows them too: write it again afterwards. What a disk or a backup still
-    holds of removed files is beyond this. Returns the number of files that were removed.
+    holds of removed files is beyond this. Returns the number of files that were removed, or written
+    again without a guess.
 
     Raises:
         SeepageError: If there is no audit, or another process is using it.
@@ -142,26 +79,41 @@ def purge(path: Path | str) -> int:
     path = Path(path)
     require_plain(path)
     try:
-        lock = DirectoryLock(path)
+        lock = FolderLock(path)
     except OSError as error:
         raise UnreadableFile(f"cannot purge {str(path)!r}: {error.strerror or error}") from error
     try:
-        with closing(Database(path / DATABASE)) as database:
-            listed = [file for file in database.files() if file.startswith(f"{ARTIFACTS}/")]
-            # First, so that what is removed is never missed.
-            database.leave_out_private(listed)
-        artifacts = Artifacts(path / ARTIFACTS)
-        names = [artifacts.path(name) for name in artifact_names(dict.fromkeys(listed, ""))]
-        partial = [file.with_suffix(".partial") for file in names]
-        doomed = [*names, *partial, *find_checkpoints(path), path / SHEET]
-        there = [file for file in doomed if file.is_file()]
-        for file in there:
-            file.unlink()
-        for folder in (path / ARTIFACTS, path / CHECKPOINTS):
-            with suppress(OSError):  # somebody keeps something else there
-                folder.rmdir()
+        plan = Plan.read(path)
+        # First, so that what is removed is never missed.
+        replace(plan, private=False).write(path)
+        there = {*list_files(path), *list_files(path / INPUTS), *list_files(path / CASES)}
+        inputs = {inputs_file(path, case.inputs) for case in plan.cases if case.inputs}
+        doomed = [
+            *({path / SHEET, *inputs} & there),
+            *find_checkpoints(path),
+            *find_leftovers(path),
+        ]
+        held = [case_file(path, case.id) for case in plan.cases]
+        changed = sum(_leave_out_guess(file) for file in held if file in there)
+        remove_files(path, doomed)
     except OSError as error:
         raise UnreadableFile(f"cannot purge {str(path)!r}: {error.strerror or error}") from error
     finally:
         lock.release()
-    return len(there)
+    return len(doomed) + changed
+
+
+def _leave_out_guess(file: Path) -> bool:
+    """Write the file of a case without what is private in it; one that is damaged is removed."""
+    try:
+        data = read_plain(file)
+        words, tensors = unseal(data), unpack(data)[0]
+    except UnreadableFile:
+        file.unlink()
+        return True
+    is_private = "guess" in tensors or "said" in words
+    if is_private:
+        tensors.pop("guess", None)
+        words.pop("said", None)
+        write_whole(file, seal(tensors, words))
+    return is_private

@@ -27,7 +27,6 @@ from seepage.audit.record import Outcome
 from seepage.audit.run_case import AnyCase, Started, announce_nothing, fail_case, run_case
 from seepage.audit.spec_text import SpecSource
 from seepage.core.checkpoint import checkpointing
-from seepage.core.encryption import find_key
 from seepage.core.errors import (
     InvalidValue,
     SeepageError,
@@ -89,7 +88,7 @@ def work(link: Connection, source: SpecSource, *, threads: int, checkpoints: Pat
     warnings.showwarning = send_warning
     cases = _build_cases(source)
 
-    with checkpointing(checkpoints, key=find_key()), listen(send_progress):
+    with checkpointing(checkpoints), listen(send_progress):
         while True:
             try:
                 case = cases[link.recv_bytes().decode()]
@@ -139,8 +138,8 @@ class Pool:
             while waiting or any(worker.case for worker in crew):
                 while waiting and (idle := self._find_idle(crew)):
                     case = waiting.popleft()
-                    started(case)
-                    idle.send(case)
+                    if started(case):
+                        idle.send(case)
                 for worker, case in _wait_for_messages(crew, self.timeout):
                     try:
                         outcome = worker.receive()
@@ -329,7 +328,6 @@ class RayCluster:
         self, cases: Sequence[AnyCase], started: Started = announce_nothing
     ) -> Iterator[Outcome]:
         """Run the cases, yielding outcomes as they come, in any order."""
-        del started  # Ray does not say when a task begins.
         ray = _import_ray()
         with self._start_cluster(ray):
             task = ray.remote(_run_task).options(
@@ -338,7 +336,9 @@ class RayCluster:
             folder = str(Path.cwd())
             try:
                 running = {
-                    task.remote(self.source, case.id, folder, self.timeout): case for case in cases
+                    task.remote(self.source, case.id, folder, self.timeout): case
+                    for case in cases
+                    if started(case)
                 }
                 while running:
                     [ready], _ = ray.wait(list(running))

@@ -20,10 +20,6 @@ Format = Literal[
 Kind = Literal["attacks", "bounds", "risks", "defenses", "locals", "models", "data", "metrics"]
 
 Printed = Annotated[Literal["text", "json"], Option("Output format.", flags="--format")]
-EncryptKey = Annotated[
-    Path | None,
-    Option("Key that encrypts private data; SEEPAGE_KEY_FILE by default.", metavar="FILE"),
-]
 NetworkOptions = Annotated[
     tuple[str, ...],
     Option("An argument of the model, as key=value; repeatable.", flags="--option -o"),
@@ -165,7 +161,6 @@ class Audit:
         ),
         Panel("Exit codes for CI"),
     ] = None
-    encrypt_key: EncryptKey = None
 
     def __post_init__(self) -> None:
         """Refuse two things to audit."""
@@ -316,7 +311,6 @@ class Report:
         Path | None,
         Option("JSON file with the utility of each defense, plotted against leakage."),
     ] = None
-    encrypt_key: EncryptKey = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -365,7 +359,6 @@ class Verify:
     directory: Annotated[
         Path, Option("The directory of an audit, or the JSON of a dossier.", is_argument=True)
     ]
-    encrypt_key: EncryptKey = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from urllib.parse import quote
 from rich.console import Console
 
 from seepage.audit.audit_result import AuditResult, load_audit
-from seepage.audit.database import DATABASE
 from seepage.audit.folder import PAGE
+from seepage.audit.plan import PLAN, read_format
 from seepage.audit.words import count_noun
 from seepage.cli.commands import Dashboard
 from seepage.cli.console import print_line
@@ -41,7 +41,7 @@ def _find_audits(folders: Sequence[Path]) -> list[Path]:
 
 
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
-    if (folder / DATABASE).is_file():
+    if (folder / PLAN).is_file() or read_format(folder) is not None:
         yield folder
         return
     if depth and folder.is_dir():
@@ -80,4 +80,4 @@ def _find_begin(path: Path, audit: AuditResult) -> datetime:
     try:
         return datetime.fromisoformat(str(audit.environment["begun"])).astimezone(UTC)
     except (KeyError, ValueError, OverflowError):
-        return datetime.fromtimestamp((path / DATABASE).stat().st_mtime, UTC)
+        return datetime.fromtimestamp((path / PLAN).stat().st_mtime, UTC)

@@ -233,7 +233,6 @@ _EXTRAS: Mapping[str, tuple[str, str]] = {
     "timm": ("timm", "image models from timm"),
     "torchvision": ("vision", "data sets and models of torchvision"),
     "pyarrow": ("parquet", "tables from Parquet files, and seepage report --format parquet"),
-    "cryptography": ("encryption", "private inputs that are encrypted on disk"),
     "pydicom": ("dicom", "DICOM files in folders of images"),
     "mkdocs": ("docs", "building the documentation"),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -20,7 +19,6 @@ from seepage.audit.verify import find_damage, purge
 from seepage.audit.words import count_noun, label_defenses
 from seepage.cli.commands import Dossier, Purge, Report, Verify
 from seepage.cli.console import print_line
-from seepage.core.encryption import VARIABLE
 from seepage.core.errors import InvalidValue, UnknownName, UnreadableFile
 from seepage.core.whole_file import read_plain, write_whole
 from seepage.report.ci_files import as_junit, as_sarif
@@ -84,7 +82,6 @@ def _read_utilities(path: Path) -> Mapping[str, float]:
 
 def write_report(asked: Report, console: Console) -> None:
     """Write the report of one audit, or of how a second differs from a first."""
-    use_key(asked.encrypt_key)
     paths, form, out, utility = asked.directories, asked.form, asked.out, asked.utility
     if len(paths) > 2:
         raise InvalidValue(f"expected one audit, or two to compare, got {len(paths)} directories")
@@ -96,8 +93,6 @@ def write_report(asked: Report, console: Console) -> None:
     costs = _read_choices(utility, audits[0].records) if utility is not None else []
     name = "report" if len(audits) == 1 else "comparison"
     target = out or paths[-1] / f"{name}.{_SUFFIX.get(form, form)}"
-    if out is None:
-        audits = [audit.for_its_folder() for audit in audits]
     if len(audits) == 1:
         write(target, _write_audit(audits[0], form, costs))
         _print_verdict(report.audit_verdict(audits[0]), audits, console)
@@ -111,15 +106,9 @@ def write_report(asked: Report, console: Console) -> None:
     print_line(console, f"report: {target}")
 
 
-def use_key(path: Path | None) -> None:
-    """Let the file of a key count for this process and those it starts."""
-    if path is not None:
-        os.environ[VARIABLE] = str(path.absolute())
-
-
 def save_page(audit: AuditResult) -> None:
     """Write the page of an audit into its directory."""
-    write(audit.path / PAGE, report.audit_page(audit.for_its_folder()))
+    write(audit.path / PAGE, report.audit_page(audit))
 
 
 def write(path: Path, content: str | bytes) -> None:
@@ -208,7 +197,6 @@ def print_alarms(judged: report.Verdict, console: Console) -> None:
 
 def verify_audit(asked: Verify, console: Console) -> int:
     """Print what is missing or was altered, and return the exit code."""
-    use_key(asked.encrypt_key)
     path = asked.directory
     if path.is_file():
         digest = read_dossier(path)["digest"]

@@ -23,9 +23,9 @@ from rich.progress import (
 from seepage import report
 from seepage.audit.audit_result import AuditResult, load_audit
 from seepage.audit.choices import IDENTIFIED, Breach
-from seepage.audit.database import DATABASE
-from seepage.audit.folder import PAGE, SHEET
+from seepage.audit.folder import CASES, PAGE, SHEET, case_file
 from seepage.audit.grid import estimate
+from seepage.audit.plan import PLAN
 from seepage.audit.record import Record
 from seepage.audit.results import Results
 from seepage.audit.results.table import ATTACKED
@@ -37,7 +37,7 @@ from seepage.audit.words import count_noun, write_duration
 from seepage.cli.capture_command import capture_spec, model_spec
 from seepage.cli.commands import Audit, Shown
 from seepage.cli.console import print_line
-from seepage.cli.report_command import print_alarms, save_page, use_key
+from seepage.cli.report_command import print_alarms, save_page
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.core.progress import listen, stage
 from seepage.options import ProgressListener, RunOptions
@@ -143,7 +143,6 @@ def _describe_bound(record: Record) -> str:
 
 def run_audit(asked: Audit, console: Console) -> int:
     """Run every case of a spec that has no result yet, and return the exit code."""
-    use_key(asked.encrypt_key)
     settings = replace(asked.settings, out=asked.out)
     spec = build_spec(_choose_source(asked, console))
     require_measured(settings.gates, spec)
@@ -162,7 +161,8 @@ def run_audit(asked: Audit, console: Console) -> int:
     if asked.fail_if_inconclusive and _is_inconclusive(found.results):
         print_line(console, "inconclusive: the attacks were too weak to tell", style="bold red")
         return INCONCLUSIVE
-    lacks = any(record.failed for record in found.every_record) or found.damaged
+    failed = any(record.failed for record in found.every_record)
+    lacks = failed or found.damaged or not found.complete
     return CASE_FAILED if lacks else DONE
 
 
@@ -187,7 +187,7 @@ def _choose_source(asked: Audit, console: Console) -> SpecSource:
 
 def _resumes(resume: bool, out: Path) -> bool:
     """Whether there is an audit to go on with."""
-    return resume and (out / DATABASE).is_file()
+    return resume and (out / PLAN).is_file()
 
 
 def perform(
@@ -235,7 +235,6 @@ def _print_title(spec: Spec, console: Console) -> None:
 
 def _write_pages(found: AuditResult) -> None:
     """Write the contact sheet and the report into the directory of an audit."""
-    found = found.for_its_folder()
     sheet = found.path / SHEET
     try:
         report.save_contact_sheet(list(found.outcomes()), sheet)
@@ -286,7 +285,7 @@ def _print_result(found: AuditResult, console: Console) -> None:
     for line in dict.fromkeys([*reasons, *_tell_damaged(found)]):
         print_line(console, line, style="yellow")
     out = found.path
-    kept = {"report": out / PAGE, "pictures": out / SHEET, "records": out / DATABASE}
+    kept = {"report": out / PAGE, "pictures": out / SHEET, "records": out / CASES}
     print_line(
         console, "   ".join(f"{what}: {path}" for what, path in kept.items() if path.exists())
     )
@@ -294,14 +293,16 @@ def _print_result(found: AuditResult, console: Console) -> None:
 
 def _tell_damaged(found: AuditResult) -> list[str]:
     """One sentence on files that were removed or altered since they were written, if any."""
-    if not found.damaged:
+    done = {record.case for record in found.every_record}
+    gone = [case_file(found.path, case.id) for case in found.planned if case.id not in done]
+    lost = list(dict.fromkeys((*gone, *found.damaged)))
+    if not lost:
         return []
-    more = len(found.damaged) - _NAMED
-    named = ", ".join(path.name for path in found.damaged[:_NAMED])
+    more = len(lost) - _NAMED
+    named = ", ".join(path.name for path in lost[:_NAMED])
     return [
-        f"missing or altered since they were written: {count_noun(len(found.damaged), 'file')} of "
-        f"{count_noun(len(found.incomplete), 'case')}, {named}{f' and {more} more' * (more > 0)}; "
-        "--resume makes them anew"
+        f"missing or altered since they were written: {count_noun(len(lost), 'file')}, "
+        f"{named}{f' and {more} more' * (more > 0)}; --resume makes them anew"
     ]
 
 

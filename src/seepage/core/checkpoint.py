@@ -10,7 +10,6 @@ loads it.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,10 +20,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from seepage.core.digest import digest
-from seepage.core.encryption import Key
 from seepage.core.errors import UnreadableFile, require_at_least
-from seepage.core.whole_file import PRIVATE_FOLDER, pack, read_plain, unpack, write_whole
+from seepage.core.whole_file import PRIVATE_FOLDER, read_plain, seal, unpack, unseal, write_whole
 
 
 class CheckpointWarning(UserWarning):
@@ -37,7 +34,6 @@ class Checkpoints:
 
     folder: Path
     every: int = 500
-    key: Key | None = None
 
     def __post_init__(self) -> None:
         require_at_least(1, every=self.every)
@@ -71,29 +67,20 @@ class Checkpoints:
 
     def _read(self, fingerprint: str) -> list[Tensor]:
         data = read_plain(self._path(fingerprint))
-        if self.key is not None:
-            data = self.key.decrypt(data, name=f"checkpoints/{fingerprint}")
-        named, words = unpack(data)
+        if unseal(data).get("name") != fingerprint:
+            raise UnreadableFile("it is the checkpoint of other work")
+        named, _ = unpack(data)
         # By number, of which there may be more than three digits.
-        tensors = [named[name] for name in sorted(named, key=lambda name: (len(name), name))]
-        if words.get("digest") != digest(*tensors):
-            raise UnreadableFile("its numbers have another checksum")
-        return tensors
+        return [named[name] for name in sorted(named, key=lambda name: (len(name), name))]
 
     def save(self, fingerprint: str, tensors: Sequence[Tensor]) -> None:
         """Save tensors, whole or not at all."""
         # Not what is above it, which somebody may have moved away or removed in the meantime.
         self.folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
-        path = self._path(fingerprint)
         # Copies, since an optimiser may hold one tensor under two names.
         own = [t.detach().cpu().clone(memory_format=torch.contiguous_format) for t in tensors]
         named = {f"{index:03d}": t for index, t in enumerate(own)}
-        data = pack(named, {"digest": digest(*own)})
-        if self.key is not None:
-            data = self.key.encrypt(data, name=f"checkpoints/{fingerprint}")
-        # Workers that try one attack out save the same checkpoint, perhaps at the same time.
-        partial = path.with_name(f"{fingerprint}-{os.getpid()}.partial")
-        write_whole(path, data, partial=partial)
+        write_whole(self._path(fingerprint), seal(named, {"name": fingerprint}))
 
     def finish(self, fingerprint: str, tensors: Sequence[Tensor]) -> None:
         """Remove the checkpoint of finished work; inside `until_done`, save its end instead."""
@@ -122,13 +109,11 @@ def checkpoints() -> Checkpoints | None:
 
 
 @contextmanager
-def checkpointing(
-    folder: Path | str, *, every: int = 500, key: Key | None = None
-) -> Iterator[None]:
+def checkpointing(folder: Path | str, *, every: int = 500) -> Iterator[None]:
     """Save the state of attacks made inside the block, and continue from what is there."""
     folder = Path(folder)
     folder.parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-    token = _current.set(Checkpoints(folder, every, key))
+    token = _current.set(Checkpoints(folder, every))
     try:
         yield
     finally:

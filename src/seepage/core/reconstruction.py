@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from torch import Tensor
 
 from seepage.core.errors import InvalidValue
 from seepage.core.scale import DECIBELS, Scale
+from seepage.core.schema import Count
 
 if TYPE_CHECKING:
     from seepage.core.domain import Domain
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _SEEN = 3
 # Share of the forecast's interval on either side.
 _TAIL = 0.05
+# How the guesses of several attacks are combined.
+Rule = Literal["first", "residual", "mean"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Trial:
     """
 
     attack: str
-    steps: int
+    steps: Count
     scores: tuple[float, ...] = ()
     error: str = ""
 
@@ -108,7 +111,7 @@ class Race:
     metric: str
     trials: tuple[Trial, ...] = ()
     chosen: tuple[str, ...] = ()
-    rule: str = "first"
+    rule: Rule = "first"
     forecast: Forecast | None = None
     rising: bool = False
     masked: bool = False
@@ -120,17 +123,6 @@ class Race:
     def plateau(self) -> bool:
         """Whether twice the steps recovered no more in rehearsal; a single round does not tell."""
         return not self.rising and len({trial.steps for trial in self.trials if trial.steps}) > 1
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Race:
-        """Read a race back from the data of `dataclasses.asdict`."""
-        trials = tuple(
-            Trial(one["attack"], one["steps"], tuple(one["scores"]), one["error"])
-            for one in plain["trials"]
-        )
-        forecast = Forecast(**plain["forecast"]) if plain["forecast"] else None
-        chosen = tuple(plain["chosen"])
-        return cls(**{**plain, "trials": trials, "forecast": forecast, "chosen": chosen})
 
 
 @dataclass(frozen=True)
@@ -168,6 +160,19 @@ class Trace:
         return len(self.finals)
 
 
+class Proof(TypedDict, total=False):
+    """A certificate as a record holds it; `certain` and `locally_unique` only where they say more.
+
+    See `Certificate` for what its values mean.
+    """
+
+    residual: float
+    unique: bool | None
+    error: float | None
+    certain: Count
+    locally_unique: bool
+
+
 @dataclass(frozen=True)
 class Certificate:
     """Evidence that the guess is the private input, made without the truth.
@@ -194,14 +199,15 @@ class Certificate:
     certain: int | None = None
     locally_unique: bool | None = None
 
-    def plain(self) -> dict[str, float | bool | None]:
+    def plain(self) -> Proof:
         """The certificate as a record holds it, with what not every guess has where it has it."""
-        words = {"residual": self.residual, "unique": self.unique, "error": self.error}
+        words = Proof(residual=self.residual, unique=self.unique, error=self.error)
         if self.certain is not None:
-            return {**words, "certain": self.certain}
+            words["certain"] = self.certain
         # Of whatever is unique it goes without saying.
-        only = self.locally_unique and not self.unique
-        return {**words, "locally_unique": True} if only else words
+        elif self.locally_unique and not self.unique:
+            words["locally_unique"] = True
+        return words
 
 
 @dataclass(frozen=True, eq=False)

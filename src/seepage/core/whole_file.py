@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -19,9 +21,15 @@ if TYPE_CHECKING:
 
 # What holds private data is for its owner alone.
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+PARTIAL = ".partial"
+_PARTIAL = re.compile(rf"\.(.+)\.[0-9a-f]{{8}}{re.escape(PARTIAL)}")
 VARIABLE = "SEEPAGE_LARGEST"
 # Bytes that one file of data may have in memory.
 LARGEST = 2 * 2**30
+# A checksum stands in the bytes that it covers; while it is computed, zeros stand in its place.
+# In any other text of the header these quotes would be escaped.
+_CHECKSUM, _UNKNOWN = "sha256", "0" * 64
+_MARK = b'"%s":"%%s"' % _CHECKSUM.encode()
 
 
 def pack(tensors: Mapping[str, Tensor], words: Mapping[str, str] | None = None) -> bytes:
@@ -49,6 +57,34 @@ def unpack(data: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise UnreadableFile(f"expected whole safetensors, got {len(data)} bytes") from error
     return tensors, header.get("__metadata__") or {}
+
+
+def seal(tensors: Mapping[str, Tensor], words: Mapping[str, str] | None = None) -> bytes:
+    """Pack like `pack`, with a checksum over every byte in the metadata.
+
+    Example:
+        >>> unseal(seal({}, {"by": "hand"}))
+        {'by': 'hand'}
+    """
+    data = pack(tensors, {**(words or {}), _CHECKSUM: _UNKNOWN})
+    return data.replace(_MARK % _UNKNOWN.encode(), _MARK % checksum(data).encode(), 1)
+
+
+def unseal(data: bytes) -> dict[str, str]:
+    """Read the metadata of what `seal` packed; `unpack` reads the tensors.
+
+    Raises:
+        UnreadableFile: If any byte was altered.
+    """
+    try:
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        words: dict[str, str] = dict(header["__metadata__"])
+        written = str(words.pop(_CHECKSUM)).encode()
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UnreadableFile("it is no whole file of an audit") from error
+    if checksum(data.replace(_MARK % written, _MARK % _UNKNOWN.encode(), 1)).encode() != written:
+        raise UnreadableFile("its checksum is another")
+    return words
 
 
 def require_size(path: Path, size: int) -> None:
@@ -139,25 +175,23 @@ def _refuse_device(path: Path) -> None:
         raise InvalidValue(f"expected to write a file at {str(path)!r}, got a pipe or device")
 
 
-def write_whole(path: Path, data: bytes, *, partial: Path | None = None) -> None:
+def write_whole(path: Path, data: bytes) -> None:
     """Write a file for its owner alone, whole and on disk when this returns, or not at all.
 
-    Until it is whole it is called `partial`, a hidden file in the same folder by default; what has
-    that name is replaced. A link in place of either is replaced too, and what it points to stays as
-    it is. A pipe or device, such as `/dev/stdout`, is refused, since the file would take its place.
+    Until it is whole it is a hidden file in the same folder, with a name of its own: several
+    processes may write one file at once, and the last of them wins. A link in its place is
+    replaced, and what it points to stays as it is. A pipe or device, such as `/dev/stdout`, is
+    refused, since the file would take its place.
     """
     _refuse_device(path)
-    partial = partial or path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}{PARTIAL}")
     try:
-        partial.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(partial, flags, PRIVATE_FILE), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except IsADirectoryError:
-        raise
     except OSError:
         partial.unlink(missing_ok=True)
         raise
@@ -167,3 +201,14 @@ def write_whole(path: Path, data: bytes, *, partial: Path | None = None) -> None
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def is_partial(name: str, whole: Callable[[str], object]) -> bool:
+    """Whether a kill may have left a file of this name while `write_whole` wrote one like `whole`.
+
+    Example:
+        >>> is_partial(".plan.json.0123abcd.partial", lambda name: name == "plan.json")
+        True
+    """
+    found = _PARTIAL.fullmatch(name)
+    return found is not None and bool(whole(found[1]))

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -19,8 +19,9 @@ from seepage.core.checkpoint import checkpoints
 from seepage.core.digest import digest, stable_repr
 from seepage.core.errors import MissingKnowledge, SeepageError, line_to_store
 from seepage.core.progress import staged, time_left
-from seepage.core.reconstruction import Forecast, Race, Trial
+from seepage.core.reconstruction import Forecast, Race, Rule, Trial
 from seepage.core.scale import Scale
+from seepage.core.schema import from_plain, to_plain
 from seepage.rehearsal.combine import combine
 from seepage.rehearsal.simulated_clients import Rehearsal, is_lost_in_noise
 from seepage.threats.threat import Threat
@@ -277,7 +278,7 @@ class _Team:
     """Some of the best, how their guesses are combined, and how that went in rehearsal."""
 
     members: tuple[Contender, ...]
-    rule: str
+    rule: Rule
     scores: tuple[float, ...]
     doublings: float
 
@@ -304,7 +305,8 @@ def _choose_team(
             break
         shared = doublings - math.log2(max(1, searches))
         columns = list(zip(*(guesses.get(str(one), ()) for one in ranked[:size]), strict=False))
-        for rule in ("residual", "mean") if size > 1 else ("first",):
+        rules: tuple[Rule, ...] = ("residual", "mean") if size > 1 else ("first",)
+        for rule in rules:
             pairs = zip(rehearsal.seen, columns, strict=False)
             scores = rehearsal.score([combine(rule, seen, each) for seen, each in pairs])
             expected = fmean(scores) + gain * shared if scores else -math.inf
@@ -382,12 +384,12 @@ def _load(name: str, contenders: Sequence[Contender]) -> Chosen | None:
     stored = folder.load(name)
     if stored is None:
         return None
-    return Chosen.of(Race.from_plain(json.loads(bytes(stored[0].tolist()))), contenders)
+    return Chosen.of(from_plain(Race, json.loads(bytes(stored[0].tolist()))), contenders)
 
 
 def _store(name: str, chosen: Chosen) -> None:
     _remembered(name).append(chosen)
     folder = checkpoints()
     if folder is not None:
-        text = json.dumps(asdict(chosen.race)).encode()
+        text = json.dumps(to_plain(chosen.race)).encode()
         folder.save(name, [torch.tensor(list(text), dtype=torch.uint8)])

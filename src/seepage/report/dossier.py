@@ -13,9 +13,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from seepage.audit.record_schema import parse_json
 from seepage.audit.words import count_noun, list_words
 from seepage.core.errors import InvalidValue, UnreadableFile
+from seepage.core.schema import parse_json
 from seepage.core.whole_file import checksum, read_plain
 
 KIND, FORMAT = "dossier", 1

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from seepage.audit.audit_result import AuditResult, load_audit
-from seepage.audit.database import DATABASE
 from seepage.audit.evidence import FORMAT
-from seepage.audit.folder import ENVIRONMENT, SPEC
+from seepage.audit.folder import CASES, ENVIRONMENT, SPEC, SUFFIX
+from seepage.audit.plan import PLAN
 from seepage.audit.record import Record
 from seepage.audit.results import Results
 from seepage.audit.results.intervals import share_interval
@@ -73,11 +73,7 @@ def _read_audit(path: Path) -> Source:
     return Source(
         name=name,
         title=audit.title,
-        files={
-            file: checksum(read_plain(path / file))
-            for file in (DATABASE, SPEC, ENVIRONMENT)
-            if (path / file).is_file()
-        },
+        files=_sum_files(path),
         about=_describe_audit(audit),
         versions={key: str(value) for key, value in versions.items() if value},
         seeds=tuple(sorted({record.seed for record in audit.records})),
@@ -90,6 +86,15 @@ def _read_audit(path: Path) -> Source:
         ),
         alarms=(*lacking, *audit_verdict(audit).alarms),
     )
+
+
+def _sum_files(path: Path) -> dict[str, str]:
+    """Checksums of an audit's files; of all cases, that of the lines that `sha256sum` prints."""
+    there = [path / name for name in (PLAN, SPEC, ENVIRONMENT) if (path / name).is_file()]
+    cases = sorted((path / CASES).glob(f"*{SUFFIX}"))
+    lines = [f"{checksum(read_plain(file))}  {CASES}/{file.name}\n" for file in cases]
+    sums = {file.name: checksum(read_plain(file)) for file in there}
+    return {**sums, CASES: checksum("".join(lines).encode())} if cases else sums
 
 
 def _describe_audit(audit: AuditResult) -> dict[str, str]:

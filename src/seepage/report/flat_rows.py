@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from seepage.audit.record import Record, name_infinities
+from seepage.audit.record import Record
 from seepage.audit.results import Results
 from seepage.audit.results.flatten import FlatRow, describe_case, describe_setup
 from seepage.audit.words import defense_words, local_words, threat_words
 from seepage.core.errors import import_extra
+from seepage.core.schema import to_plain
 
 if TYPE_CHECKING:
     from seepage.report.change import Change
@@ -112,7 +113,7 @@ def as_json(content: Mapping[str, object]) -> str:
          ]
         }
     """
-    return json.dumps(name_infinities(content), indent=1, allow_nan=False) + "\n"
+    return json.dumps(to_plain(content), indent=1, allow_nan=False) + "\n"
 
 
 def as_parquet(rows: Sequence[FlatRow]) -> bytes:

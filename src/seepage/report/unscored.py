@@ -20,6 +20,7 @@ from seepage.audit.words import (
     list_words,
     residual_words,
 )
+from seepage.core.reconstruction import Proof
 from seepage.report.finding import Verdict
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def is_proved(record: Record) -> bool:
     return record.residual <= EXPLAINED and bool((record.certificate or {}).get("unique"))
 
 
-def tell_proof(certificate: Mapping[str, float | bool | None]) -> str:
+def tell_proof(certificate: Proof) -> str:
     """What a proof says of a guess. Tokens are the same or not, so theirs has no error.
 
     Example:
@@ -211,9 +212,7 @@ def missing(audit: AuditResult) -> str | None:
         f"{count_noun(left, 'case')} of {len(audit.planned)} not run yet" if left > 0 else "",
         f"{count_noun(failed, 'case')} failed" if failed else "",
         f"{count_noun(infinite, 'guess', 'guesses')} not finite" if infinite else "",
-        f"{count_noun(len(audit.damaged), 'file')} of tensors missing or altered"
-        if audit.damaged
-        else "",
+        f"{count_noun(len(audit.damaged), 'file')} missing or altered" if audit.damaged else "",
     ]
     said = [lack for lack in lacks if lack]
     return f"Not complete: {list_words(said)}." if said else None

@@ -19,7 +19,12 @@ from seepage.core.batch import class_numbers
 from seepage.core.errors import InvalidValue
 from seepage.core.likeness import Exactness, Features, Likeness, Measure, Table, View
 from seepage.domains import domain_of
-from seepage.scoring.identification import LARGEST_CLAIM, Identification, extrapolate
+from seepage.scoring.identification import (
+    LARGEST_CLAIM,
+    GalleryKind,
+    Identification,
+    extrapolate,
+)
 
 STRANGERS = 100
 # With fewer strangers of the same label, first place would say too little.
@@ -103,7 +108,7 @@ class Gallery:
         allowed[list(without)] = False
         return allowed
 
-    def describe(self, strangers: Tensor, label: int | None) -> str:
+    def describe(self, strangers: Tensor, label: int | None) -> GalleryKind:
         """Who these strangers of a person of a label are; see `Identification`."""
         if self.synthetic:
             return "synthetic"
@@ -383,7 +388,7 @@ def _find_fit(guesses: Tensor, truth: Tensor, gallery: Gallery, allowed: Tensor)
     return min(fits, key=lambda fit: int(fit.others.sum()), default=None)
 
 
-def _find(table: Table, person: _Person, gallery: Gallery, kind: str) -> Identification:
+def _find(table: Table, person: _Person, gallery: Gallery, kind: GalleryKind) -> Identification:
     fit, measures = person.fit, {**gallery.likeness.measures, **_SHADES}
     if fit is not None:
         own = {name: values[fit.guess, None] for name, values in table.items()}

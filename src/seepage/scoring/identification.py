@@ -6,14 +6,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Literal
 
 from torch import Tensor
+
+from seepage.core.schema import Count, Place
 
 # Probability of an accusation by luck that is accepted over all people and attempts.
 _LUCK = 0.05
 LARGEST_CLAIM = 1e9
 # Who strangers may be; see `Identification.gallery`.
-GALLERIES = ("same label", "any label", "few of the label", "synthetic", "one shade")
+GalleryKind = Literal["same label", "any label", "few of the label", "synthetic", "one shade"]
 
 
 @dataclass(frozen=True)
@@ -39,9 +42,9 @@ class Identification:
         copies: How many others in the data have the input of such a guess.
     """
 
-    rank: int
-    strangers: int
-    gallery: str
+    rank: Place
+    strangers: Place
+    gallery: GalleryKind
     match: float
     rival: float
     recognisable: bool
@@ -49,7 +52,7 @@ class Identification:
     one_in_low: float
     one_in_high: float
     exact: bool | None = None
-    copies: int = 0
+    copies: Count = 0
 
     @property
     def p_value(self) -> float:

@@ -131,7 +131,6 @@ class StepAudit:
             title=title,
             notes=f"# Made by sp.audit_step; call it again to run it again.\n{told}\n",
         )
-        found = found.for_its_folder()
         save_contact_sheet(list(found.outcomes()), path / SHEET)
         write_whole(path / PAGE, audit_page(found).encode())
         return path / PAGE

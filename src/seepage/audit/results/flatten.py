@@ -93,5 +93,8 @@ def _describe_effort(record: Record) -> FlatRow:
         "unique": certificate.get("unique"),
         "locally_unique": certificate.get("locally_unique", certificate.get("unique")),
         "error_bound": certificate.get("error"),
-        **{name: record.effort.get(name) for name in ("steps", "restarts", "seconds", "device")},
+        "steps": record.effort.get("steps"),
+        "restarts": record.effort.get("restarts"),
+        "seconds": record.effort.get("seconds"),
+        "device": record.effort.get("device"),
     }

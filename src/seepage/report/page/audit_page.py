@@ -353,8 +353,8 @@ def _tradeoff_section(choices: Sequence[Choice]) -> Section | None:
 
 def _name_private(audit: AuditResult) -> str:
     """Say which private data a page about an audit embeds."""
-    shown = {who for r in audit.records if audit.holds(r.truth) for who in r.persons}
-    if not shown and not any(audit.holds(record.case) for record in audit.records):
+    shown = {who for r in audit.records if audit.holds_inputs(r) for who in r.persons}
+    if not shown and not any(audit.holds_guess(record) for record in audit.records):
         return "This page holds scores only: no private inputs, and no guesses at them."
     of = f"private inputs of {count_noun(len(shown), 'person', 'people')} and " if shown else ""
     return f"This page embeds {of}guesses at private inputs; handle it as you handle the data."

@@ -24,6 +24,7 @@ from seepage.audit.words import (
     tell_apart,
     threat_words,
 )
+from seepage.core.reconstruction import Proof
 from seepage.printable import make_printable
 from seepage.report.page.document import (
     Markup,
@@ -175,7 +176,7 @@ def _fine_print(row: Result) -> str:
     return ", ".join(parts)
 
 
-def _certificate_words(certificate: Mapping[str, float | bool | None]) -> str:
+def _certificate_words(certificate: Proof) -> str:
     """What the attack can prove without the truth.
 
     Example:
@@ -304,7 +305,7 @@ def _everybody(record: Record) -> str:
 def _checked(record: Record) -> list[str]:
     residual = record.certificate["residual"] if record.certificate else None
     # A closed form takes no steps.
-    counts = (record.effort.get(name) or None for name in ("steps", "restarts"))
+    counts = (record.effort.get("steps") or None, record.effort.get("restarts") or None)
     return [_number(value) for value in (residual, *counts, record.effort.get("seconds"))]
 
 
