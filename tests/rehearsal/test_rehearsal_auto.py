@@ -17,7 +17,7 @@ from seepage.core.checkpoint import checkpointing
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.core.progress import listen, stage
 from seepage.core.reconstruction import Forecast, Race, Trace, Trial
-from seepage.core.scale import DECIBELS, share_of
+from seepage.core.scale import DECIBELS, Scale
 from seepage.domains.box import Image
 from seepage.domains.made_up import _SHAPES
 from seepage.rehearsal import ALL_ATTACKS, EFFORTS, Auto, Effort, auto_attack, make_up, rehearse
@@ -583,7 +583,7 @@ def test_forecasts_cover_nine_in_ten(rehearsed, mean, spread):
 def test_a_forecast_of_what_is_right_up_to_rounding_has_no_upper_end():
     sure, shares = (
         Forecast.of((60.0, 60.0), DECIBELS),
-        Forecast.of((0.9, 1.0), share_of("columns", telling=0.8)),
+        Forecast.of((0.9, 1.0), Scale(of="columns", telling=0.8)),
     )
     assert sure.covers(152.8)
     assert not sure.covers(40.0)

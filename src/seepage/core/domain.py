@@ -2,86 +2,89 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+
+from seepage.core.likeness import HALF_A_STEP, ByEntry, Exactness, Likeness, Rounding
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from seepage.core.likeness import Exactness, Likeness
     from seepage.core.rng import Rng
 
 
-@runtime_checkable
-class Domain(Protocol):
-    """The space that private inputs live in, and how inputs of this kind are judged.
+class Domain:
+    """Abstract: the space that private inputs live in, and how inputs of this kind are judged.
 
     Inputs are in natural units (images in [0, 1]); networks see them normalised. Attacks search
     in normalised coordinates, as the papers do, and return natural units.
 
-    `seepage.domains.Kind` has defaults for everything but the shape, the bounds and the check.
+    By default an input is an array of numbers. A kind of your own is a frozen dataclass with a
+    shape, bounds and a `check`, which overrides whatever else is special about it.
     """
 
-    @property
-    def kind(self) -> str:
-        """What several inputs are called, such as "images"."""
+    # What several inputs are called, such as "images".
+    kind: ClassVar[str] = "inputs"
+    # Name of the metric that tells best how much of an input came back.
+    measure: ClassVar[str] = "psnr"
+    # Whether entries are symbols, without order, distance or gradient.
+    discrete: ClassVar[bool] = False
+    # Whether neighbouring entries are alike, so that an input is shown as a picture.
+    pictorial: ClassVar[bool] = False
 
-    @property
-    def measure(self) -> str:
-        """Name of the metric that tells best how much of an input came back."""
-
-    @property
-    def discrete(self) -> bool:
-        """Whether entries are symbols, without order, distance or gradient."""
-
-    @property
-    def pictorial(self) -> bool:
-        """Whether neighbouring entries are alike, so that an input is shown as a picture."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one input, without the batch axis."""
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Lowest and highest value an entry can take, in natural units."""
-
-    def normalise(self, inputs: Tensor) -> Tensor:
-        """Map natural units to what the network sees."""
-
-    def denormalise(self, inputs: Tensor) -> Tensor:
-        """Undo `normalise`."""
-
-    def project(self, inputs: Tensor) -> Tensor:
-        """Return the nearest valid inputs, in natural units."""
-
-    def sample(self, size: int, *, rng: Rng) -> Tensor:
-        """Draw inputs uniformly within the bounds, the prior without any knowledge."""
-
-    def make_up(self, size: int, *, rng: Rng) -> Tensor:
-        """Draw inputs that look like real ones to a search, as far as nobody's are needed."""
+    # Of one input, without the batch axis; the lowest and highest value that an entry can take.
+    shape: tuple[int, ...]
+    bounds: tuple[float, float]
 
     def check(self, inputs: Tensor) -> None:
         """Raise `InvalidValue` unless these are valid inputs `(B, *shape)`."""
+        raise NotImplementedError
+
+    def normalise(self, inputs: Tensor) -> Tensor:
+        """Map natural units to what the network sees."""
+        return inputs
+
+    def denormalise(self, inputs: Tensor) -> Tensor:
+        """Undo `normalise`."""
+        return inputs
+
+    def project(self, inputs: Tensor) -> Tensor:
+        """Return the nearest valid inputs, in natural units."""
+        return inputs.clamp(*self.bounds)
+
+    def sample(self, size: int, *, rng: Rng) -> Tensor:
+        """Draw inputs uniformly within the bounds, the prior without any knowledge."""
+        low, high = self.bounds
+        return self.project(low + (high - low) * rng.uniform((size, *self.shape)))
+
+    def make_up(self, size: int, *, rng: Rng) -> Tensor:
+        """Draw inputs that look to a search like those of people."""
+        return self.sample(size, rng=rng)
 
     def is_known(self, inputs: Tensor) -> bool:
         """Whether an attack gives every entry of these inputs, so that a network can read them."""
+        return True
 
     def subtract(self, guess: Tensor, truth: Tensor) -> Tensor:
         """The error of every entry in float64; of symbols, 1.0 where they differ."""
+        return guess.double() - truth.double()
 
     def typical(self, inputs: Tensor) -> Tensor:
         """The best single guess for an input if these are all that is known."""
+        return self.project(inputs.mean(0))
 
     def exactness(self, others: Tensor, *, synthetic: bool = False) -> Exactness:
-        """When a guess is an input exactly.
+        """When a guess is an input exactly: by default, if it rounds to the same 8 bits.
 
         Args:
             others: Inputs of other people, which tell how finely values are given.
             synthetic: Whether the others are made up, so that they tell nothing.
         """
+        low, high = self.bounds
+        return Rounding(HALF_A_STEP * (high - low))
 
     def likeness(self, others: Tensor) -> Likeness:
         """How a guess is told from strangers; inputs of others tell how rare a value is."""
+        return ByEntry(others)
 
 
 @runtime_checkable

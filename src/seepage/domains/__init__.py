@@ -1,5 +1,6 @@
 """What an input is: images, signals, tables, tokens; bounds, normalisation, projection."""
 
+from seepage.core import Domain
 from seepage.domains.box import (
     CIFAR10,
     CIFAR100,
@@ -11,7 +12,6 @@ from seepage.domains.box import (
     domain_of,
     domain_of_shape,
 )
-from seepage.domains.kind import Kind
 from seepage.domains.tabular import Categorical, Continuous, Tabular
 from seepage.domains.tokens import Tokens
 
@@ -22,8 +22,8 @@ __all__ = [
     "MNIST",
     "Categorical",
     "Continuous",
+    "Domain",
     "Image",
-    "Kind",
     "Signal",
     "Tabular",
     "Tokens",

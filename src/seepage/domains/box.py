@@ -12,14 +12,13 @@ from torch import Tensor
 from seepage.core import Domain, Rng
 from seepage.core.errors import InvalidValue
 from seepage.core.likeness import Likeness
-from seepage.domains.kind import Kind
 from seepage.domains.made_up import draw_ellipses, draw_waves
 from seepage.domains.pictures import Pictures
 from seepage.domains.tokens import Tokens
 
 
 @dataclass(frozen=True)
-class Box(Kind):
+class Box(Domain):
     """Abstract: inputs `(C, ...)` with every entry between two bounds."""
 
     axes: ClassVar[str]

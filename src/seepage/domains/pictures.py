@@ -8,36 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, conv2d
 
-from seepage.core.likeness import Features, Frame, Measure, Table, View
+from seepage.core.likeness import TINY, Features, Frame, Likeness, Measure, Table, View
 from seepage.domains.picture_views import embed_pictures, show_pictures
 
 _Measure = Callable[[Tensor, Tensor], Tensor]
 _SHIFT = 2
-_TINY = 1e-12
 # What varies less, as a share of the contrast of the whole input, is one shade: the correlation
 # of rounding errors would be as large as any.
 _FLAT = 1e-3
-_MEASURES: Mapping[str, Measure] = {
-    "pixels": Measure(seen=True, near=0.98, copy=0.98),
-    "coarse pixels": Measure(),
-    "coarsest pixels": Measure(),
-    # The other measures of a signal blur it, so that noise would drown those that do not. A shift
-    # that is forgiven costs power too: one of two beats that differ by a shift may be either.
-    "samples": Measure(weight=8.0),
-    "shifted samples": Measure(weight=4.0),
-    "structure": Measure(seen=True, near=0.9),
-    "edges": Measure(),
-}
 
 
-@dataclass(frozen=True)
-class Pictures:
+class Pictures(Likeness):
     """Images `(C, H, W)` and signals `(C, L)`, compared in all their views.
 
     Example:
@@ -49,10 +36,17 @@ class Pictures:
         {0}
     """
 
-    @property
-    def measures(self) -> Mapping[str, Measure]:
-        """How to read the similarities."""
-        return _MEASURES
+    measures = {  # noqa: RUF012 - never changed
+        "pixels": Measure(seen=True, near=0.98, copy=0.98),
+        "coarse pixels": Measure(),
+        "coarsest pixels": Measure(),
+        # The other measures of a signal blur it, so that noise would drown those that do not. A
+        # shift that is forgiven costs power: one of two beats that differ by it may be either.
+        "samples": Measure(weight=8.0),
+        "shifted samples": Measure(weight=4.0),
+        "structure": Measure(seen=True, near=0.9),
+        "edges": Measure(),
+    }
 
     def embed(self, candidates: Tensor) -> Features:
         """Candidates as `compare` wants them."""
@@ -155,7 +149,7 @@ def _compare_structure(guesses: Tensor, candidates: Tensor) -> Tensor:
 def _compare_edges(guesses: Tensor, candidates: Tensor) -> Tensor:
     """Correlation of how strong edges of each direction and size are, place by place."""
     first, second = guesses.flatten(1), candidates.flatten(1)
-    lengths = first.norm(dim=1)[:, None] * second.norm(dim=1)[None] + _TINY
+    lengths = first.norm(dim=1)[:, None] * second.norm(dim=1)[None] + TINY
     alike: Tensor = first @ second.T / lengths
     return alike
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from seepage.core import Rng
+from seepage.core import Domain, Rng
 from seepage.core.errors import InvalidValue
-from seepage.core.likeness import Exactness, Likeness, Measure, Table
-from seepage.domains.kind import ByEntry, Kind
+from seepage.core.likeness import TINY, Exactness, Likeness, Measure, Table
 
 # What single precision leaves open of a number that was computed, as a share of its range.
 _ROUNDING = 2.0**-21
 # Numbers of a column are looked at for at most so many decimals.
 _MOST_DECIMALS = 6
-_TINY = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +110,7 @@ def round_outwards(low: float, high: float) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Tabular(Kind):
+class Tabular(Domain):
     """Rows `(D,)`: the entries of all columns, each in [0, 1].
 
     Args:
@@ -214,7 +212,7 @@ class Tabular(Kind):
 
     def likeness(self, others: Tensor) -> Likeness:
         """Share of columns that agree, plain and weighed by how rare a value is among others."""
-        return ByEntry(_MEASURES, partial(_compare_rows, public=others, table=self))
+        return _ColumnLikeness(self, others)
 
     def words(self, row: Tensor) -> tuple[str, ...]:
         """Describe one row `(D,)` in words, every column in its own unit."""
@@ -249,14 +247,8 @@ def _statistics(table: Tabular, dtype: torch.dtype, device: torch.device) -> tup
         return tuple(torch.tensor(v, dtype=dtype, device=device) for v in (mean, std))  # type: ignore[return-value]
 
 
-_MEASURES: Mapping[str, Measure] = {
-    "columns": Measure(enough=(0.8, 0.8)),
-    "rare columns": Measure(),
-}
-
-
 @dataclass(frozen=True, eq=False)
-class _ByColumn:
+class _ByColumn(Exactness):
     """When a row is exact, column by column."""
 
     table: Tabular
@@ -316,23 +308,38 @@ class _ByColumn:
         return min(values, rows)
 
 
-def _compare_rows(guesses: Tensor, candidates: Tensor, *, public: Tensor, table: Tabular) -> Table:
-    """Share of columns that agree, plain and weighed by how rare the candidate's value is."""
-    agreement, weight = [], []
-    for place, deviation in zip(table.places, table.deviations, strict=True):
-        first, second, others = (rows[:, place].float() for rows in (guesses, candidates, public))
-        if deviation is None:
-            ours, theirs = first.argmax(1), second.argmax(1)
-            agreement.append((ours[:, None] == theirs[None]).float())
-            common = others.argmax(1).bincount(minlength=second.shape[1])[theirs] / len(public)
-        else:
-            spread = max(float(others.std()), 1e-6)
-            near = (first[:, 0, None] - second[None, :, 0]).abs() / spread
-            agreement.append((1 - near).clamp(min=0))
-            ends = second[None, :, 0] + 0.5 * spread * torch.tensor([[-1.0], [1.0]])
-            below = torch.searchsorted(others[:, 0].sort().values, ends)
-            common = (below[1] - below[0]) / len(public)
-        weight.append(-torch.log(common.clamp(min=1 / (len(public) + 1))))
-    agree, rarity = torch.stack(agreement, dim=-1), torch.stack(weight, dim=-1)
-    weighed = (agree * rarity).sum(-1) / (rarity.sum(-1) + _TINY)
-    return {"columns": agree.mean(-1), "rare columns": weighed}
+@dataclass(frozen=True, eq=False)
+class _ColumnLikeness(Likeness):
+    """Rows, compared column by column."""
+
+    domain: Tabular
+    public: Tensor
+    measures = {  # noqa: RUF012 - never changed
+        "columns": Measure(enough=(0.8, 0.8)),
+        "rare columns": Measure(),
+    }
+
+    def table(self, guesses: Tensor, candidates: Tensor) -> Table:
+        """Share of columns that agree, plain and weighed by how rare the candidate's value is."""
+        agreement, weight = [], []
+        for place, deviation in zip(self.domain.places, self.domain.deviations, strict=True):
+            first, second, others = (
+                rows[:, place].float() for rows in (guesses, candidates, self.public)
+            )
+            if deviation is None:
+                ours, theirs = first.argmax(1), second.argmax(1)
+                agreement.append((ours[:, None] == theirs[None]).float())
+                common = others.argmax(1).bincount(minlength=second.shape[1])[theirs] / len(
+                    self.public
+                )
+            else:
+                spread = max(float(others.std()), 1e-6)
+                near = (first[:, 0, None] - second[None, :, 0]).abs() / spread
+                agreement.append((1 - near).clamp(min=0))
+                ends = second[None, :, 0] + 0.5 * spread * torch.tensor([[-1.0], [1.0]])
+                below = torch.searchsorted(others[:, 0].sort().values, ends)
+                common = (below[1] - below[0]) / len(self.public)
+            weight.append(-torch.log(common.clamp(min=1 / (len(self.public) + 1))))
+        agree, rarity = torch.stack(agreement, dim=-1), torch.stack(weight, dim=-1)
+        weighed = (agree * rarity).sum(-1) / (rarity.sum(-1) + TINY)
+        return {"columns": agree.mean(-1), "rare columns": weighed}

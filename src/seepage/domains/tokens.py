@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from seepage.core import Rng
+from seepage.core import Domain, Rng
 from seepage.core.errors import InvalidValue
-from seepage.core.likeness import Exactness, Likeness, Measure, Table
-from seepage.domains.kind import ByEntry, Kind
-
-_TINY = 1e-12
+from seepage.core.likeness import TINY, Exactness, Likeness, Measure, Table
 
 
 @dataclass(frozen=True)
-class Tokens(Kind):
+class Tokens(Domain):
     """Sequences `(L,)` of whole numbers below the size of the vocabulary, as int64.
 
     Args:
@@ -110,8 +105,7 @@ class Tokens(Kind):
 
     def likeness(self, others: Tensor) -> Likeness:
         """Words in their place, and words in any order weighed by how rare they are."""
-        compare = partial(_compare_texts, rarity=_find_rarity(others), padding=self.padding)
-        return ByEntry(_MEASURES, compare)
+        return _WordLikeness(_find_rarity(others), self.padding)
 
     def words(self, tokens: Tensor) -> tuple[str, ...]:
         """The words of one input `(L,)`; a number outside the vocabulary shows as "_"."""
@@ -119,16 +113,8 @@ class Tokens(Kind):
         return tuple(str(shown[t]) if 0 <= t < self.vocabulary else "_" for t in tokens.tolist())
 
 
-_MEASURES: Mapping[str, Measure] = {
-    # Most texts share no word, so that one word in the same place by chance would stand out. All
-    # words in no order tell as much as half of them in their place.
-    name: Measure(least=0.05, enough=(0.5, 0.5))
-    for name in ("places", "words")
-}
-
-
 @dataclass(frozen=True)
-class _SameWords:
+class _SameWords(Exactness):
     """When a text is exact."""
 
     padding: int | None
@@ -140,35 +126,43 @@ class _SameWords:
             wrong = wrong & (candidates != self.padding)
         return ~wrong.flatten(1).any(1)
 
-    def count_alike(self, truth: Tensor) -> float:
-        """Luck finds no text."""
-        return math.inf
 
+@dataclass(frozen=True, eq=False)
+class _WordLikeness(Likeness):
+    """Texts, compared word by word."""
 
-def _compare_texts(
-    guesses: Tensor, candidates: Tensor, *, rarity: Tensor, padding: int | None
-) -> Table:
-    """Share of words in their place, and overlap of words weighed by how rare they are.
+    rarity: Tensor
+    padding: int | None
+    # Most texts share no word, so that one word in the same place by chance would stand out. All
+    # words in no order tell as much as half of them in their place.
+    measures = dict.fromkeys(("places", "words"), Measure(least=0.05, enough=(0.5, 0.5)))
 
-    Padding is no word: by that alone whoever wrote a short text would stand out.
-    """
-    if padding is not None:
-        guesses, candidates = (t.masked_fill(t == padding, -1) for t in (guesses, candidates))
-    highest = max(len(rarity), int(candidates.max()) + 1)
-    weights = torch.cat([rarity, rarity.new_full((highest - len(rarity),), float(rarity.max()))])
-    guesses = torch.where(guesses < highest, guesses, -1).long()
-    agree = (guesses[:, None] == candidates[None]) & (guesses[:, None] >= 0)
-    lengths = torch.maximum((guesses >= 0).sum(1)[:, None], (candidates >= 0).sum(1)[None])
-    in_place = agree.sum(-1) / lengths.clamp(min=1)
-    counts = _count_words(candidates, highest)
-    totals, shared, own = counts @ weights, [], []
-    for guess in guesses:
-        words, often = guess[guess >= 0].unique(return_counts=True)
-        shared.append(torch.minimum(counts[:, words], often.float()) @ weights[words])
-        own.append((often.float() * weights[words]).sum())
-    overlap = torch.stack(shared)
-    whole = torch.stack(own)[:, None] + totals - overlap
-    return {"places": in_place, "words": overlap / (whole + _TINY)}
+    def table(self, guesses: Tensor, candidates: Tensor) -> Table:
+        """Share of words in their place, and overlap of words weighed by how rare they are.
+
+        Padding is no word: by that alone whoever wrote a short text would stand out.
+        """
+        if self.padding is not None:
+            guesses, candidates = (
+                t.masked_fill(t == self.padding, -1) for t in (guesses, candidates)
+            )
+        known = len(self.rarity)
+        highest = max(known, int(candidates.max()) + 1)
+        unseen = self.rarity.new_full((highest - known,), float(self.rarity.max()))
+        weights = torch.cat([self.rarity, unseen])
+        guesses = torch.where(guesses < highest, guesses, -1).long()
+        agree = (guesses[:, None] == candidates[None]) & (guesses[:, None] >= 0)
+        lengths = torch.maximum((guesses >= 0).sum(1)[:, None], (candidates >= 0).sum(1)[None])
+        in_place = agree.sum(-1) / lengths.clamp(min=1)
+        counts = _count_words(candidates, highest)
+        totals, shared, own = counts @ weights, [], []
+        for guess in guesses:
+            words, often = guess[guess >= 0].unique(return_counts=True)
+            shared.append(torch.minimum(counts[:, words], often.float()) @ weights[words])
+            own.append((often.float() * weights[words]).sum())
+        overlap = torch.stack(shared)
+        whole = torch.stack(own)[:, None] + totals - overlap
+        return {"places": in_place, "words": overlap / (whole + TINY)}
 
 
 def _find_rarity(texts: Tensor) -> Tensor:

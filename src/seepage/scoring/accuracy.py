@@ -11,7 +11,7 @@ from torch import Tensor
 from seepage.core import Paired
 from seepage.core.batch import class_numbers
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.core.scale import Scale, share_of
+from seepage.core.scale import Scale
 from seepage.domains.tabular import Tabular
 from seepage.domains.tokens import Tokens
 from seepage.scoring.entrywise import differences, kind_of
@@ -120,7 +120,7 @@ class FeatureAccuracy:
 
     name: ClassVar[str] = "feature_accuracy"
     higher_leaks_more: ClassVar[bool] = True
-    scale: ClassVar[Scale] = share_of("columns", inputs="tables", telling=0.8, beyond_luck=True)
+    scale: ClassVar[Scale] = Scale(of="columns", inputs="tables", telling=0.8, beyond_luck=True)
 
     tolerance: float = 0.319
 
@@ -187,7 +187,7 @@ class TokenAccuracy:
 
     name: ClassVar[str] = "token_accuracy"
     higher_leaks_more: ClassVar[bool] = True
-    scale: ClassVar[Scale] = share_of("words", inputs="texts", telling=0.5, loose="token_recall")
+    scale: ClassVar[Scale] = Scale(of="words", inputs="texts", telling=0.5, loose="token_recall")
     require = staticmethod(_require_texts)
 
     def __call__(self, paired: Paired) -> Tensor:
@@ -227,7 +227,7 @@ class TokenRecall:
 
     name: ClassVar[str] = "token_recall"
     higher_leaks_more: ClassVar[bool] = True
-    scale: ClassVar[Scale] = share_of("different words (in no order)", telling=1.0, in_order=False)
+    scale: ClassVar[Scale] = Scale(of="different words (in no order)", telling=1.0, in_order=False)
     require = staticmethod(_require_texts)
 
     def __call__(self, paired: Paired) -> Tensor:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from seepage.core import Domain, Paired
 from seepage.core.errors import require_within
+from seepage.core.likeness import HALF_A_STEP
 from seepage.core.scale import DECIBELS, Scale
 from seepage.domains import domain_of
-from seepage.domains.kind import HALF_A_STEP
 
 
 def kind_of(paired: Paired) -> Domain:
