@@ -24,6 +24,8 @@ from seepage.domains import Image, Signal
 torch.set_num_threads(1)
 # The key of whoever runs the tests is left alone.
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="seepage-tests-")
+# No test pulls the plug of the machine, and each call waits for the disk.
+os.fsync = lambda descriptor: None
 # The same examples every time, so that a change is judged by itself; SEEPAGE_EXPLORE=1 draws more.
 settings.register_profile("seepage", derandomize="SEEPAGE_EXPLORE" not in os.environ)
 settings.load_profile("seepage")
@@ -41,6 +43,16 @@ def imitate_other_rounding(steps: int) -> None:
         return sp.Batch(batch.inputs * (1 - steps * 2.0**-23), batch.labels)
 
     Dataset.take = take_perturbed  # type: ignore[method-assign]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of slow.txt as slow, before `-m` chooses."""
+    lines = Path(__file__).with_name("slow.txt").read_text(encoding="utf-8").splitlines()
+    slow = {line for line in lines if not line.startswith("#")}
+    for item in items:
+        if item.nodeid in slow:
+            item.add_marker(pytest.mark.slow)
 
 
 if "SEEPAGE_JITTER" in os.environ:

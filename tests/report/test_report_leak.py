@@ -246,7 +246,7 @@ def test_gate_verdict_and_table_count_the_same_people():
                 broken = rng.random() < 0.2
                 yield replace(made, scores={}, identification=(), error="no") if broken else made
 
-    for seed in range(20):
+    for seed in range(5):
         records = list(many(seed))
         bare = [one for one in records if not one.defense]
         gate = {breach.person for breach in find_breaches(["identified=0"], bare)}
