@@ -139,7 +139,7 @@ def _read_noise(link: AddGaussian | AddLaplace, plan: AttackPlan) -> AttackPlan:
     """
     if plan.after(link):
         return plan
-    std = link.std if isinstance(link, AddGaussian) else math.sqrt(2) * link.scale
+    std = link.noise
     update = plan.observation.update
     if std**2 * _count_entries(update) < STRONG * float(update.flat().square().sum()):
         return plan

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from seepage.attacks.jacobian import exact_simulation
 from seepage.core import Observation, Update
-from seepage.core.device import precision
-from seepage.defenses.clip import AddGaussian, AddLaplace
+from seepage.core.device import convert, precision
 
 # Rounding in float32 leaves a residual of 1e-7 to 1e-5; a defense that hides anything leaves more.
 EXPLAINED = 1e-3
@@ -92,7 +91,7 @@ def compare_updates(observation: Observation, inputs: Tensor, labels: Tensor) ->
 
 def _simulate_exactly(observation: Observation, inputs: Tensor, labels: Tensor) -> Update | None:
     """Simulate in double precision; None if that does not run."""
-    inputs, labels = (t.double() if t.is_floating_point() else t for t in (inputs, labels))
+    inputs, labels = (convert(t, torch.float64) for t in (inputs, labels))
     try:
         simulation = exact_simulation(observation)
         with torch.no_grad():
@@ -140,7 +139,7 @@ def _estimate_narrow_rounding(
     if not narrow:
         return {}
     dtype = max(narrow, key=lambda fitting: torch.finfo(fitting).eps)
-    soft = labels.to(dtype) if labels.is_floating_point() else labels
+    soft = convert(labels, dtype)
     measured = None
     if exact is not None:
         try:
@@ -168,15 +167,13 @@ def _estimate_added(observation: Observation) -> dict[str, float]:
     were rounded they tell by themselves, whether the defense is known or not.
     """
     client, update = observation.simulate.client, observation.update
-    links = () if client is None else client.chain.update_defenses
-    stds = [link.std for link in links if isinstance(link, AddGaussian)]
-    stds += [math.sqrt(2) * link.scale for link in links if isinstance(link, AddLaplace)]
+    std = 0.0 if client is None else client.chain.noise
     grids = (2 ** (bits - 1) - 1 for bits in range(2, 17))
     levels = next((n for n in grids if all(_lies_on_grid(t, n) for t in update)), None)
     added: dict[str, float] = {}
     for name, tensor in update.tensors.items():
         # Three deviations more than expected; half a step for each entry.
-        noise = math.hypot(*stds) * (math.sqrt(tensor.numel()) + 3)
+        noise = std * (math.sqrt(tensor.numel()) + 3)
         half = float(tensor.abs().max()) / (2 * levels) if levels else 0.0
         added[name] = noise + half * math.sqrt(tensor.numel())
     return added

@@ -192,7 +192,7 @@ def attacks_on(domain: Domain) -> list[str]:
         ['bag_of_words', 'dager', 'next_words', 'token_span']
     """
     kinds = {name: _read_conditions(recipe).domain for name, recipe in _built_in().items()}
-    numbers = not isinstance(domain, Tokens)
+    numbers = not domain.discrete
     return [n for n, kind in kinds.items() if (isinstance(domain, kind) if kind else numbers)]
 
 

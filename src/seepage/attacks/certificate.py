@@ -23,6 +23,7 @@ from seepage.attacks.jacobian import (
     update_jacobian,
 )
 from seepage.core import Certificate, Observation, Reconstruction, Rng
+from seepage.core.batch import are_numbers
 from seepage.core.errors import MissingKnowledge
 from seepage.defenses.clip import AddGaussian, AddLaplace, Clip, ClipEach, Mean
 from seepage.numerics.least_squares import Linear
@@ -142,7 +143,7 @@ def certify_solved(
     found = compare_updates(observation, inputs, labels)
     if not (alone and found.proves(*read) and _prepares_as_told(observation, inputs, labels)):
         return Certificate(found.residual)
-    if not inputs.is_floating_point():
+    if observation.task.domain.discrete:
         return Certificate(found.residual, unique=True)
     error = None
     if _simulates_inputs(observation, inputs, labels):
@@ -195,14 +196,14 @@ def _has_twin(observation: Observation, inputs: Tensor, labels: Tensor, found: A
 def _simulates_inputs(observation: Observation, inputs: Tensor, labels: Tensor) -> bool:
     """Whether the simulation starts from private inputs, and these have neighbours."""
     simulation = observation.simulate
-    if not inputs.is_floating_point():
+    if observation.task.domain.discrete:
         return False
     if simulation.mixing is not None:
         return True
     known = () if simulation.client is None else simulation.client.chain.input_defenses
     mixes = observation.mixing is not None or any(link.stage == "mixing" for link in known)
     # Labels that are shared out among classes tell of mixed inputs as well.
-    shared = observation.task.target_shape is None and labels.is_floating_point()
+    shared = observation.task.target_shape is None and are_numbers(labels)
     soft = shared and labels.ndim == 2 and bool((labels.amax(-1) < 1 - EXPLAINED).any())
     return not (mixes or soft)
 

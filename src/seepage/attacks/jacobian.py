@@ -15,6 +15,7 @@ from torch.func import jvp, vjp, vmap
 from torch.nn.functional import one_hot
 
 from seepage.core import Observation, Rng, Simulate
+from seepage.core.device import convert
 from seepage.numerics.krylov import krylov
 from seepage.numerics.least_squares import Linear
 
@@ -227,7 +228,7 @@ def update_jacobian(
     exact = exact_simulation(observation)
     if exact is None:
         return None
-    soft = labels.double() if labels.is_floating_point() else labels
+    soft = convert(labels, torch.float64)
 
     def update(flat: Tensor) -> Tensor:
         simulated = exact(flat.reshape(inputs.shape), soft)

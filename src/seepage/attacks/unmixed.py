@@ -13,6 +13,7 @@ from seepage.attacks.exact_batch.assign_labels import match_one_to_one
 from seepage.attacks.unmix import can_unmix, unmix
 from seepage.core import Attack, AttackWrapper, Mixing, Observation, Prepared, Reconstruction, Rng
 from seepage.core.attack import attack_many
+from seepage.core.batch import are_numbers
 from seepage.core.errors import InvalidValue, SeepageError
 from seepage.core.rng import require_key
 
@@ -132,7 +133,7 @@ def _hides_mixing(rounds: Sequence[Observation]) -> bool:
         return all(seen.labels is None for seen in rounds)
     client, labels = rounds[0].simulate.client, rounds[0].labels
     known = () if client is None else client.chain.input_defenses
-    soft = labels is not None and labels.is_floating_point()
+    soft = labels is not None and are_numbers(labels)
     return any(link.stage == "mixing" for link in known) or soft
 
 

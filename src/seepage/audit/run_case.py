@@ -26,7 +26,7 @@ from seepage.bounds.dp_limits import read_guaranteed_noise
 from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
 from seepage.core.checkpoint import until_done
 from seepage.core.construct import Component
-from seepage.core.device import cast, upcast
+from seepage.core.device import convert, upcast
 from seepage.core.digest import digest
 from seepage.core.domain import describe_inputs
 from seepage.core.errors import (
@@ -340,7 +340,7 @@ def _certify(seen: Observation, guess: Reconstruction) -> Certificate | None:
 
 def _move_to_cpu(guess: Reconstruction) -> Reconstruction:
     labels = None if guess.labels is None else guess.labels.cpu()
-    return Reconstruction(cast(guess.inputs, torch.empty(0)), labels)
+    return Reconstruction(convert(guess.inputs.cpu(), torch.float32), labels)
 
 
 def announce_nothing(case: AnyCase) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 from seepage.attacks.jacobian import Jacobian
 from seepage.clients.client import Client
 from seepage.core import Batch, Defense, Protection, Rng, Task, Update
-from seepage.core.device import cast, precision
+from seepage.core.device import convert, precision
 from seepage.core.errors import NotApplicable
 from seepage.core.progress import report
 from seepage.defenses.chain import Chain, chain
@@ -323,7 +323,7 @@ def information(
         points: Batches `(K, B, ...)` to average over instead.
     """
     exact, shape = task.to(dtype=torch.float64), batch.inputs.shape
-    soft = cast(batch.labels, exact.reference)
+    soft = convert(batch.labels, exact.reference)
 
     def signal(flat: Tensor) -> Tensor:
         return seen.signal(exact, flat.reshape(shape), soft)

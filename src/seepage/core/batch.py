@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from seepage.core.device import convert
 from seepage.core.errors import InvalidValue
 
 
@@ -91,8 +92,6 @@ class Batch:
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Batch:
         """Return the batch on another device or with inputs of another precision."""
-        inputs, labels = (
-            t.to(device=device, dtype=dtype if t.is_floating_point() else None)
-            for t in (self.inputs, self.labels)
-        )
+        moved = (t.to(device=device) for t in (self.inputs, self.labels))
+        inputs, labels = (t if dtype is None else convert(t, dtype) for t in moved)
         return Batch(inputs, labels)

@@ -116,16 +116,18 @@ def precision(wanted: Precision) -> Iterator[None]:
         yield
 
 
-def cast(values: Tensor, like: Tensor) -> Tensor:
-    """Return numbers as a tensor has them, in its precision and on its device.
+def convert(values: Tensor, like: Tensor | torch.dtype) -> Tensor:
+    """Return numbers in a precision, or in that of a tensor and on its device.
 
     Whole numbers, which are classes and tokens, only move.
 
     Example:
-        >>> cast(torch.tensor([3]), torch.ones(1)), cast(torch.ones(1).double(), torch.ones(1))
-        (tensor([3]), tensor([1.]))
+        >>> convert(torch.tensor([3]), torch.float64), convert(torch.tensor([0.5]), torch.float64)
+        (tensor([3]), tensor([0.5000], dtype=torch.float64))
     """
-    return values.to(like if values.is_floating_point() else like.device)
+    if values.is_floating_point():
+        return values.to(like)
+    return values.to(like.device) if isinstance(like, Tensor) else values
 
 
 def upcast(tensor: Tensor) -> Tensor:

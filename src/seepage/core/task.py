@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from seepage.core.batch import are_numbers, are_probabilities
-from seepage.core.device import cast, differentiable_twice, is_recurrent, upcast
+from seepage.core.device import convert, differentiable_twice, is_recurrent, upcast
 from seepage.core.digest import content, digest
 from seepage.core.errors import InvalidValue, summarise_error
 from seepage.core.loss import (
@@ -183,7 +183,7 @@ class Task:
 
     def move_inputs(self, inputs: Tensor) -> Tensor:
         """Move inputs to the device and precision of the network; tokens stay integers."""
-        return cast(inputs, self.reference)
+        return convert(inputs, self.reference)
 
     def move_batch(self, batch: Batch) -> Batch:
         """Move a batch to the device of the network, and its floats to the precision there."""

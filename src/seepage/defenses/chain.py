@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
@@ -95,6 +96,11 @@ class Chain:
     def keeps_gradient(self) -> bool:
         """Whether closed forms can read the update; a link that does not say so prevents it."""
         return all(getattr(link, "keeps_gradient", False) for link in self.links)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of what all links together add to every entry of the update."""
+        return math.hypot(*(getattr(link, "noise", 0.0) for link in self.links))
 
     @property
     def only_scales(self) -> bool:

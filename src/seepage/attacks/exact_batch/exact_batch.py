@@ -36,6 +36,7 @@ from seepage.attacks.exact_batch.sparse_directions import SparseDirections
 from seepage.attacks.labels.label_evidence import reads_classes
 from seepage.attacks.labels.read_targets import fit_targets
 from seepage.core import Attack, BaseAttack, Certificate, Observation, Reconstruction, Rng, Trace
+from seepage.core.batch import are_numbers
 from seepage.core.errors import InvalidValue, NotApplicable, require_at_least
 from seepage.core.progress import report
 from seepage.probing.first_layer import Rectified, rectified_layer
@@ -247,7 +248,7 @@ def find_labels(
     if known is not None and len(known) != len(inputs) and not reads_classes(task):
         return rows, None
     labels = read_labels(task, layer, inputs, gradients, known)
-    if labels.is_floating_point():
+    if are_numbers(labels):
         return rows, labels
     return find_copies(
         task,

@@ -15,7 +15,7 @@ from seepage.attacks.linear_systems.rgap import Step, recover_inputs
 from seepage.core import Attack, Observation, Reconstruction, Rng, SideBySideAttack, Task, Trace
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, require_at_least
 from seepage.core.progress import spanning
-from seepage.domains.box import Image, Signal
+from seepage.domains import domain_of_shape
 from seepage.numerics.least_squares import nearest_solution
 from seepage.numerics.schedules import Constant
 from seepage.probing.layer_stack import Stack
@@ -173,11 +173,10 @@ def _observe_tail(observation: Observation, stack: Stack, index: int) -> Observa
             "use rgap(), which needs none"
         )
     first = stack.layers[index]
-    kind = Image if len(first.input_shape) == 3 else Signal
     task = Task(
         _Tail(observation.task.model, Stack(stack.layers[index:])),
         observation.task.loss,
-        kind(first.input_shape, bounds=stack.layers[index - 1].activation.range),
+        domain_of_shape(first.input_shape, bounds=stack.layers[index - 1].activation.range),
         name=f"{observation.task.name} from {first.name}",
     )
     seen = observation.update.tensors

@@ -100,7 +100,7 @@ def find_front(task: Task) -> Front:
     """
     probe = draw_noise(task)
     layer, read = next(iter(list_calls(task, nn.Linear, probe)), ("", probe[:0]))
-    keeps = probe.is_floating_point() and read.shape == probe.flatten(1).shape
+    keeps = not task.domain.discrete and read.shape == probe.flatten(1).shape
     if not (keeps and _is_affine(task)):
         raise NotApplicable(
             f"{task.name} has no fully connected layer that reads its input, or an affine map of "

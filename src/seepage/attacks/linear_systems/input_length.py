@@ -12,6 +12,7 @@ from torch import Tensor
 from seepage.attacks.agreement import EXPLAINED, FLOAT32_ALONE
 from seepage.attacks.jacobian import exact_simulation
 from seepage.core import Observation, Rng
+from seepage.core.device import convert
 
 # Lengths that are tried, as multiples of that of noise, and how many of the best are refined.
 _LEAST, _MOST, _LENGTHS, _REFINED = 1e-3, 10.0, 60, 4
@@ -119,7 +120,7 @@ def _measure_misfit(
     wanted = {name: t.double() for name, t in update.tensors.items() if bool(t.any())}
     reference, simulate = next(iter(update)), observation.simulate
     exact = exact_simulation(observation)
-    soft = labels.double() if labels.is_floating_point() else labels
+    soft = convert(labels, torch.float64)
 
     def explain(inputs: Tensor) -> float:
         with torch.no_grad():

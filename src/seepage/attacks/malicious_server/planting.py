@@ -29,7 +29,7 @@ def set_parameters(task: Task, values: Mapping[str, Tensor], *, note: str) -> Ta
 
 def wrap_network(task: Task, front: Callable[[nn.Module], nn.Module], *, note: str) -> Task:
     """Copy the task with its network inside a module that computes with the input first."""
-    if not task.domain.sample(1, rng=Rng(0)).is_floating_point():
+    if task.domain.discrete:
         raise NotApplicable(
             f"expected continuous inputs, got {task.domain}; plant in the classifier instead"
         )

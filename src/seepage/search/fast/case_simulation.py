@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Observation, Simulate
-from seepage.core.device import cast
+from seepage.core.device import convert
 from seepage.core.errors import NotApplicable
 from seepage.core.protocols import InputDefense
 from seepage.core.task import batchnorm_layers
@@ -155,7 +155,7 @@ class Bfloat16Simulation:
     def __call__(self, normalised: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Round the inputs, simulate, and convert the updates back."""
         rounded = normalised.bfloat16()
-        updates = self.simulate(rounded, cast(labels, rounded))
+        updates = self.simulate(rounded, convert(labels, rounded))
         return {name: tensor.to(normalised.dtype) for name, tensor in updates.items()}
 
 

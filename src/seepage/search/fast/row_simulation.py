@@ -17,7 +17,7 @@ from torch.nn.functional import one_hot
 
 from seepage.clients.gradient import Gradient
 from seepage.core import Observation, Simulate, Task, Update
-from seepage.core.device import cast, precision, tuning
+from seepage.core.device import convert, precision, tuning
 from seepage.core.errors import NotApplicable, UnknownName
 from seepage.core.loss import TrainingLoss
 from seepage.core.update import join_rows
@@ -182,7 +182,7 @@ def _noise(task: Task, observation: Observation) -> tuple[Tensor, Tensor]:
     shape = (2, len(labels), *task.domain.shape)
     noise = torch.linspace(-1, 1, prod(shape), dtype=torch.float64)
     inputs = noise.sin().mul(7919).sin().reshape(shape).to(task.reference)
-    return inputs, cast(labels, inputs)
+    return inputs, convert(labels, inputs)
 
 
 def _are_close(fast: dict[str, Tensor], slow: Update, slack: float) -> bool:
