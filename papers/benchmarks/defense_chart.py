@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from seepage.report.page.document import Markup, element
-from seepage.report.page.line_chart import LabelBox, Spot, boxes_along, place_names, span_axis
-from seepage_papers.picture import Frame, draw_line, draw_name, picture, words
+from markupsafe import Markup
+
+from seepage.report.page.chart import span_axis
+from seepage.report.page.chart_names import LabelBox, Spot, boxes_along, place_names
+from seepage_papers.picture import Frame, draw_line, draw_name, element, picture, words
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 900, 470, 56, 414, 62, 884
 DOT = 4.0

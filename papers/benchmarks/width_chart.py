@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from seepage.report.page.document import Markup, element
-from seepage_papers.picture import GRID, draw_line, picture, words
+from markupsafe import Markup
+
+from seepage_papers.picture import GRID, draw_line, element, picture, words
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 900, 470, 56, 414, 62, 640
 COLOURS = ("#8a5a2b", "#2f6b36", "#c08a4e", "#6da574")

@@ -8,7 +8,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from seepage.cli import app
-from seepage.report.figure import _Caption, _write_pdf, _write_svg
+from seepage.report.figure import _text
+from seepage.report.page.chart import Axis, Strip, strip_chart
+from seepage.report.page.document import Section, document, filter_link, macros, table
 
 # Clears a terminal, and shows what follows from right to left.
 HOSTILE = "\x1b[2J\u202e"
@@ -68,5 +70,17 @@ def test_no_page_holds_it_either_nor_do_the_rows_for_its_script(audit):
 
 
 def test_no_caption_of_a_figure_holds_it():
-    caption = _Caption((0.0, 0.0), HOSTILE, "start")
-    require_printable(_write_svg(caption) + _write_pdf(caption, 10.0))
+    shapes = [_text(0.0, 0.0, HOSTILE, "start")]
+    require_printable(macros("figure").figure(10.0, 10.0, 8.0, shapes))
+
+
+def test_what_is_put_into_a_page_is_text():
+    hostile = f'"><script>alert(1)</script>{HOSTILE}'
+    for drawn in (
+        table(hostile, hostile, [(hostile, hostile)], [[hostile]], kind=hostile, name=hostile),
+        filter_link(hostile, words=hostile),
+        document(hostile, first=hostile, sections=[Section("a", hostile, hostile, hostile)]),
+        strip_chart([Strip(hostile, hostile, 1, hostile, [])], Axis(0, 1), str, label=hostile),
+    ):
+        require_printable(drawn)
+        assert "<script>alert" not in drawn

@@ -37,7 +37,7 @@ from seepage.report import (
 )
 from seepage.report.effort import curve_words
 from seepage.report.page.audit_page import _effort_section
-from seepage.report.page.line_chart import Axis, span_axis
+from seepage.report.page.chart import Axis, span_axis
 from seepage.report.page.strip_sections import defense_section
 from seepage.scoring.identification import Identification
 
@@ -589,7 +589,7 @@ def test_an_attack_whose_effort_curve_still_rises_reassures_nobody():
     )
     drawn = _effort_section(effort_curves(flat)).content
     assert "Leakage against steps" in drawn
-    assert curve.words() in drawn
+    assert curve_words(curve) in drawn
     assert _effort_section(effort_curves(flat[:1])) is None
     steep = [search(250, [8.0, 9.0, 9.5]), search(1000, [13.0, 14.0, 14.9])]
     judged = verdict(steep)

@@ -7,8 +7,8 @@ import pytest
 
 from seepage.audit import Choice
 from seepage.report.page.audit_page import _tradeoff_section
+from seepage.report.page.chart_names import LabelBox, place_names
 from seepage.report.page.document import document
-from seepage.report.page.line_chart import LabelBox, place_names
 
 # Most of the marks stand in one place, as they do where defenses cost nothing.
 CROWD = {f"defense {i}": (400.0 + i % 3, 200.0 + i % 4) for i in range(14)}
@@ -66,7 +66,7 @@ def test_names_without_room_are_left_out():
 
 def test_a_choice_that_has_no_room_for_its_name_still_has_a_mark():
     many = [Choice(f"ClipEach({i}.0) + Mean + AddGaussian(0.01)", 12.0, 0.7) for i in range(80)]
-    drawn = _tradeoff_section(many).markup()
+    drawn = _tradeoff_section(many).content
     assert drawn.count("<circle") == 80
     assert 10 < drawn.count('class="name"') < 80
 

@@ -5,11 +5,22 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+from markupsafe import Markup
+
 from seepage.audit import Choice, pareto_front
 from seepage.audit.results.amount import SATURATED
-from seepage.report.page.document import Attributes, Markup, element
-from seepage.report.page.line_chart import LabelBox, Spot, boxes_along, place_names, span_axis
-from seepage_papers.picture import PAPER, Frame, draw_line, draw_name, picture, words
+from seepage.report.page.chart import span_axis
+from seepage.report.page.chart_names import LabelBox, Spot, boxes_along, place_names
+from seepage_papers.picture import (
+    PAPER,
+    Attributes,
+    Frame,
+    draw_line,
+    draw_name,
+    element,
+    picture,
+    words,
+)
 from seepage_papers.standing import Standing, Status
 from seepage_papers.standings import Standings
 

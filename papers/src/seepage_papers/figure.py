@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
+from seepage.report.page.chart import Axis, Curve, Labels, Mark, line_chart, span_axis
 from seepage.report.page.document import (
-    Markup,
     Section,
     document,
-    element,
     join_markup,
-    make_scrollable,
+    macros,
     table,
 )
-from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart, span_axis
 from seepage_papers.lines import Line
 from seepage_papers.measures import measure
 from seepage_papers.reproduction import WORDS, Reproduction
@@ -31,18 +31,14 @@ def page(found: Reproduction) -> str:
     charts = [_chart(found, lines, number) for number, lines in _numbers(found).items()]
     if paper.figure == "tradeoff":
         charts.insert(0, _tradeoff(found))
-    columns = {title: "" if title in WORDS else "number" for title in found.header}
-    told = table(f"{paper.name}, {found.scale}", columns, found.rows)
+    columns = [(title, "" if title in WORDS else "number") for title in found.header]
+    told = table("Table", f"{paper.name}, {found.scale}", columns, found.rows)
     sections = [
         Section("figure", "Figure", "A ring is what the paper printed.", join_markup(*charts)),
-        Section("table", "Table", " ".join(found.notes), make_scrollable("Table", told)),
+        Section("table", "Table", " ".join(found.notes), told),
     ]
-    first = element(
-        "header",
-        {"class": "opening"},
-        element("p", {"class": "eyebrow"}, f"{paper.name}, {paper.place} of {paper.citation}"),
-        element("h1", None, paper.title),
-        element("p", {"class": "detail"}, paper.claim),
+    first = macros("opening").opening(
+        f"{paper.name}, {paper.place} of {paper.citation}", "", paper.title, details=[paper.claim]
     )
     return document(f"{paper.name}: {paper.title}", first=first, sections=sections, private=False)
 
@@ -89,7 +85,7 @@ def _chart(found: Reproduction, lines: Sequence[Line], number: Number) -> Markup
     named, statistic = number
     words = measure(named).words + ("" if statistic == "mean" else f", {statistic}")
     below, ticks = _across(across)
-    labels = Labels(below, words, ticks, [(tick, f"{tick:g}") for tick in y.ticks()])
+    labels = Labels(below, words, ticks)
     return line_chart(x, y, labels, label=words, curves=curves, marks=marks)
 
 
@@ -120,11 +116,6 @@ def _tradeoff(found: Reproduction) -> Markup | None:
         span_axis(values, room=0.1) for values in ([p[0] for p in pairs], [p[1] for p in pairs])
     )
     across, up = measure(second[0].measure).words, measure(first[0].measure).words
-    labels = Labels(
-        across,
-        up,
-        [(tick, f"{tick:g}") for tick in x.ticks()],
-        [(tick, f"{tick:g}") for tick in y.ticks()],
-    )
+    labels = Labels(across, up)
     marks = [Mark(u, v, f"{row}: {v:.3g} at {u:.3g}", row, "trace") for u, v, row in pairs]
     return line_chart(x, y, labels, label=f"{up} against {across}", marks=marks)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from seepage.report.page.document import Attributes, Markup, element
-from seepage.report.page.line_chart import Axis, Name, Spot
+from markupsafe import Markup
+
+from seepage.report.page.chart import Axis
+from seepage.report.page.chart_names import Name, Spot
+
+Attributes = Mapping[str, str | float | None]
 
 PAPER, INK, GRID = "#fbfaf7", "#2b2b2b", "#e4e1d8"
+
+
+def element(name: str, attributes: Attributes, *children: str) -> Markup:
+    """Write one element; text is escaped, and attributes without a value are left out."""
+    given = ((key, value) for key, value in attributes.items() if value is not None)
+    written = Markup("").join(Markup(' {}="{}"').format(key, value) for key, value in given)
+    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), written, Markup("").join(children))
 
 
 def picture(width: int, height: int, title: str, said: str, *parts: Markup) -> Markup:

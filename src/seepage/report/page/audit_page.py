@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup
+
 from seepage.audit.choices import Choice, pareto_front
 from seepage.audit.results import Result, Results
 from seepage.audit.results.amount import SATURATED
@@ -26,21 +28,22 @@ from seepage.audit.words import (
 from seepage.core.scale import DECIBELS
 from seepage.report.effort import curve_words
 from seepage.report.headroom import headrooms
+from seepage.report.page.chart import Axis, Curve, Labels, Mark, line_chart, span_axis
 from seepage.report.page.document import (
-    Markup,
     Section,
     amount,
     badge,
+    coloured,
     document,
-    element,
     faint,
     filter_link,
     join_markup,
     level_class,
+    macros,
     make_scrollable,
-    wide_table,
+    number_columns,
+    table,
 )
-from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart, span_axis
 from seepage.report.page.opening import assumptions, opening, rerun_section
 from seepage.report.page.people_section import (
     pair,
@@ -111,7 +114,7 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
             ),
             assumptions(records) if records else None,
         ),
-        sections=[section for section in sections if section is not None],
+        sections=sections,
     )
 
 
@@ -136,19 +139,8 @@ def _federation_section(results: Results) -> Section | None:
     clients = sorted({client for client, _ in places.values()})
     rounds = sorted({number for _, number in places.values()})
     names = {place: data for data, place in places.items()}
-    head = element(
-        "tr",
-        None,
-        element("th", {"scope": "col"}, "client"),
-        *(element("th", {"scope": "col"}, f"round {number}") for number in rounds),
-    )
     rows = [
-        element(
-            "tr",
-            None,
-            element("th", {"scope": "row"}, client),
-            *(_draw_cell(names.get((client, number)), updates) for number in rounds),
-        )
+        (client, [_draw_cell(names.get((client, number)), updates) for number in rounds])
         for client in clients
     ]
     return Section(
@@ -159,25 +151,24 @@ def _federation_section(results: Results) -> Section | None:
         "beginning of their hash, and a number leads to all results of an update. Without a truth "
         "it is the residual; a guess that is right to 8 bits, or in every token, is proved."
         + (_TOGETHER if len(places) > len(clients) else ""),
-        make_scrollable("Clients and rounds", element("table", {"class": "grid"}, head, *rows)),
+        make_scrollable("Clients and rounds", macros("audit").federation(rounds, rows)),
     )
 
 
 def _draw_cell(data: str | None, updates: Mapping[str, Results]) -> Markup:
     if data is None:
-        return element("td", None, faint("-"))
+        return faint("-")
     mine = updates[data]
     if mine:
         worst = max(mine, key=lambda row: row.strength)
-        return element("td", None, badge(worst.level), " ", filter_link(amount(worst), words=data))
+        return join_markup(badge(worst.level), " ", filter_link(amount(worst), words=data))
     blind = sorted(mine.unscored, key=lambda r: r.residual)
     if not blind:
-        return element("td", None, filter_link("failed", words=data))
+        return filter_link("failed", words=data)
     proofs = [r.certificate for r in blind if r.certificate and r.certificate["unique"]]
     said = tell_proof(proofs[0]) if proofs else "no truth"
-    style = {"class": "badge leak" if proofs else "badge trace"}
     left = filter_link(f"residual {residual_words(blind[0].residual)}", words=data)
-    return element("td", None, element("span", style, said), " ", left)
+    return join_markup(coloured(said, f"badge {'leak' if proofs else 'trace'}"), " ", left)
 
 
 def _control_section(records: Sequence[Record]) -> Section | None:
@@ -205,7 +196,7 @@ def _control_section(records: Sequence[Record]) -> Section | None:
         ]
         for (data, model, attack, setup), control in found.items()
     ]
-    header = dict.fromkeys(("attack", "data", "network", "defense"), "")
+    words = ("attack", "data", "network", "defense")
     counted = ("without defense", "with defense", "in other updates", "strong enough")
     return Section(
         "canaries",
@@ -214,12 +205,7 @@ def _control_section(records: Sequence[Record]) -> Section | None:
         "enough to tell if it finds them without the defense. The last count looks for people "
         "in guesses made from other updates and from noise, which cannot contain them, beside "
         "what luck finds.",
-        wide_table(
-            "Controls",
-            "Canaries and people found",
-            {**header, **dict.fromkeys(counted, "number")},
-            rows,
-        ),
+        table("Controls", "Canaries and people found", number_columns(*counted, words=words), rows),
     )
 
 
@@ -248,7 +234,6 @@ def _effort_section(found: Sequence[EffortCurve]) -> Section | None:
         "steps",
         "median over people, dB",
         [(math.log2(steps), f"{steps:,}") for steps in ticks],
-        [(tick, f"{tick:g}") for tick in up.ticks()],
     )
     return Section(
         "effort",
@@ -258,7 +243,7 @@ def _effort_section(found: Sequence[EffortCurve]) -> Section | None:
         f"{GAIN:g} dB. Otherwise nobody gets the level not shown by this attack.",
         join_markup(
             line_chart(across, up, words, label="Leakage against steps", curves=lines),
-            element("ul", None, *(element("li", None, line.tip) for line in lines)),
+            macros("parts").list([line.tip for line in lines]),
         ),
     )
 
@@ -298,12 +283,12 @@ def _draw_searches(name: str, group: Results, objective: Objective) -> Markup | 
     labels = Labels(
         "step",
         "objective",
-        [(tick, f"{tick:g}") for tick in across.ticks()],
+        across.labels(),
         [(float(power), f"1e{power}") for power in powers[:: max(1, len(powers) // 5)]],
     )
     left = faint(f" the {len(shown)} cases that got most, of {len(cases)}")
     return join_markup(
-        element("h3", None, name, left if len(cases) > len(shown) else None),
+        macros("parts").heading(join_markup(name, left if len(cases) > len(shown) else None)),
         line_chart(across, up, labels, label=f"Objective of {name} by step", curves=lines),
     )
 
@@ -323,7 +308,6 @@ def _tradeoff_section(choices: Sequence[Choice]) -> Section | None:
         return None
     across = span_axis([c.utility for c in choices], room=0.1)
     up = span_axis([min(c.leakage, SATURATED) for c in choices], room=0.15)
-    across_ticks, up_ticks = ([(v, f"{v:g}") for v in axis.ticks()] for axis in (across, up))
     marks = [
         Mark(
             choice.utility,
@@ -343,7 +327,7 @@ def _tradeoff_section(choices: Sequence[Choice]) -> Section | None:
         line_chart(
             across,
             up,
-            Labels("utility", "worst-off person, dB", across_ticks, up_ticks),
+            Labels("utility", "worst-off person, dB"),
             label="Leakage against utility",
             curves=[stairs],
             marks=marks,

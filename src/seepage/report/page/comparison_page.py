@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from seepage.audit.audit_result import AuditResult
 from seepage.audit.results import Result
 from seepage.audit.results.amount import SATURATED
@@ -11,14 +13,14 @@ from seepage.audit.results.judge import NOTICED
 from seepage.audit.words import label_setups, list_words
 from seepage.report.change import Change, Direction, changes, comparison_verdict, shifts
 from seepage.report.page.document import (
-    Markup,
     Section,
     amount,
+    coloured,
     document,
-    element,
     faint,
     level_class,
-    wide_table,
+    number_columns,
+    table,
 )
 from seepage.report.page.opening import opening, rerun_section
 from seepage.report.page.strip_sections import median_words
@@ -36,7 +38,7 @@ def comparison_page(before: AuditResult, after: AuditResult) -> str:
     title = f"Seepage comparison: {first} against {second}"
     return document(
         f"{title}: {judged.headline}",
-        first=opening(title, judged, pictures=None, missing=list_words(lacks) or None),
+        first=opening(title, judged, missing=list_words(lacks) or None),
         sections=[
             _group_section(found),
             _person_section(found),
@@ -61,9 +63,8 @@ def _group_section(found: Sequence[Change]) -> Section:
         ]
         for shift in shifts(found)
     ]
-    header = {"defense": "", "data": "", "network": "", "median before": "number",
-              "median now": "number", **{str(way): "number" for way in ways},
-              "together": ""}  # fmt: skip
+    counted = ("median before", "median now", *map(str, ways))
+    header = [*number_columns(*counted, words=("defense", "data", "network")), ("together", "")]
     caption = "Median over people in dB of PSNR with its 95 % interval, and how many changed"
     return Section(
         "defenses",
@@ -71,14 +72,14 @@ def _group_section(found: Sequence[Change]) -> Section:
         f"A person counts as changed from {NOTICED:g} dB on, or when the level changes. The last "
         "column is about all people of a line: within noise, unless the 95 % interval of the mean "
         "change over people lies on one side of zero.",
-        wide_table("By setup", caption, header, rows),
+        table("By setup", caption, header, rows),
     )
 
 
 def _person_section(found: Sequence[Change]) -> Section:
     labels = label_setups(setup for change in found for setup in change.setups)
-    header = {"person": "", "defense": "", "attack": "", "before": "number", "now": "number",
-              "difference": "number", "": ""}  # fmt: skip
+    words, counted = ("person", "defense", "attack"), ("before", "now", "difference")
+    header = [*number_columns(*counted, words=words), ("", "")]
     rows: list[list[str]] = [
         [
             "{} #{}".format(*change.victim),
@@ -87,7 +88,7 @@ def _person_section(found: Sequence[Change]) -> Section:
             _write_amount(change.before),
             _write_amount(change.after),
             f"{change.difference:+.1f} dB" if change.difference else "-",
-            element("span", {"class": change.direction.name}, str(change.direction)),
+            coloured(str(change.direction), change.direction.name),
         ]
         for change in found[:SHOWN]
     ]
@@ -99,11 +100,11 @@ def _person_section(found: Sequence[Change]) -> Section:
         f"The strongest guess at each person, before and now. The difference counts PSNR up to "
         f"{SATURATED:g} dB: above that, a guess equals the input up to rounding."
         + (f" These are the first {SHOWN}; {left} more are in the other formats." if left else ""),
-        wide_table("Person by person", caption, header, rows),
+        table("Person by person", caption, header, rows),
     )
 
 
 def _write_amount(row: Result | None) -> Markup:
     if row is None:
         return faint("-")
-    return element("span", {"class": level_class(row.level)}, amount(row))
+    return coloured(amount(row), level_class(row.level))

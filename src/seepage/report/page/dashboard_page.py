@@ -7,21 +7,24 @@ from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
+from markupsafe import Markup
+
 from seepage.audit.audit_result import AuditResult
 from seepage.audit.results import Level, Results
 from seepage.audit.results.amount import SATURATED
 from seepage.audit.words import Setup, count_noun, decibels, label_setups, short_names
+from seepage.report.page.chart import Axis, Curve, Labels, Mark, line_chart
 from seepage.report.page.document import (
-    Markup,
     Section,
+    coloured,
     document,
-    element,
     faint,
     join_markup,
     level_class,
-    wide_table,
+    macros,
+    number_columns,
+    table,
 )
-from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart
 from seepage.report.verdict import audit_verdict
 
 # The most lines in the chart: those that leak most now.
@@ -46,11 +49,14 @@ def dashboard_page(audits: Sequence[DashboardAudit], *, unread: Mapping[str, str
     """Write one self-contained page about audits in the order of time."""
     ordered = sorted(audits, key=lambda audit: (audit.when, audit.name))
     scenes = [_group_people(audit.result) for audit in ordered]
-    sections = [_list_section(ordered), _course_section(ordered, scenes), _unread_section(unread)]
     return document(
         f"Seepage dashboard: {count_noun(len(ordered), 'audit')}",
         first=_opening(ordered, scenes),
-        sections=[section for section in sections if section is not None],
+        sections=[
+            _list_section(ordered),
+            _course_section(ordered, scenes),
+            _unread_section(unread),
+        ],
         private=False,
     )
 
@@ -84,24 +90,20 @@ def _opening(audits: Sequence[DashboardAudit], scenes: Sequence[dict[Scene, Resu
             "person, give both to seepage report."
         )
         level = "leak" if worse else ""
-    return element(
-        "header",
-        {"class": f"opening {level or level_class(headline.level)}"},
-        element("p", {"class": "eyebrow"}, "Seepage dashboard"),
-        element("h1", None, f"{audits[-1].name}: {headline.headline}."),
-        element(
-            "div",
-            {"class": "beside"},
-            element("div", None, *(element("p", {"class": "detail"}, line) for line in said)),
-        ),
+    found: Markup = macros("opening").opening(
+        "Seepage dashboard",
+        level or level_class(headline.level),
+        f"{audits[-1].name}: {headline.headline}",
+        details=said,
     )
+    return found
 
 
 def _list_section(audits: Sequence[DashboardAudit]) -> Section:
     rows: list[list[str]] = []
     for audit in reversed(audits):
         judged = audit_verdict(audit.result)
-        name = element("a", {"href": audit.link}, audit.name) if audit.link else audit.name
+        name = macros("parts").link(audit.link, audit.name) if audit.link else audit.name
         people = audit.result.results.strongest()
         worst = "-" if judged.worst is None else judged.worst.amount.words()
         rows.append(
@@ -109,19 +111,17 @@ def _list_section(audits: Sequence[DashboardAudit]) -> Section:
                 name,
                 _write_time(audit.when),
                 f"{people.identified} of {len(people)}" if people else "-",
-                element("span", {"class": level_class(judged.level)}, worst),
+                coloured(worst, level_class(judged.level)),
                 join_markup(audit.result.title, ": ", judged.headline),
             ]
         )
-    header = {
-        "audit": "",
-        "begun": "",
-        "identified": "number",
-        "worst-off": "number worst",
-        "verdict": "",
-    }
+    header = [
+        *number_columns("identified", words=("audit", "begun")),
+        ("worst-off", "number worst"),
+        ("verdict", ""),
+    ]
     caption = "The latest first; people identified by any attack in any setup"
-    filled = wide_table("The audits", caption, header, rows, {"class": "audits"})
+    filled = table("The audits", caption, header, rows, kind="audits")
     return Section(
         "audits",
         "The audits",
@@ -161,7 +161,7 @@ def _course_section(
     rows = [
         [labels[scene], *(_write_cell(found.get(scene)) for found in scenes)] for scene in shown
     ]
-    header = [("setup", ""), *((audit.name, "number") for audit in audits)]
+    header = number_columns(*(audit.name for audit in audits), words=["setup"])
     caption = (
         "People identified of those attacked, and the median of the best guesses: PSNR in dB, or "
         "per cent of the columns or words"
@@ -177,7 +177,7 @@ def _course_section(
             line_chart(
                 across, Axis(-3, 103), words, label="People identified", curves=curves, marks=marks
             ),
-            wide_table("Audit by audit", caption, header, rows),
+            table("Audit by audit", caption, header, rows),
         ),
     )
 
@@ -205,7 +205,7 @@ def _write_cell(people: Results | None) -> Markup:
     middle = median(row.measured if shares else min(row.psnr, SATURATED) for row in people)
     told = f"{middle:.0f} %" if shares and middle >= 0 else decibels(middle, unit=False)
     told = f"{found} of {len(people)}, {told}"
-    return element("span", {"class": _colour(people)}, told)
+    return coloured(told, _colour(people))
 
 
 def _colour(people: Results) -> str:
@@ -218,9 +218,9 @@ def _colour(people: Results) -> str:
 def _unread_section(unread: Mapping[str, str]) -> Section | None:
     if not unread:
         return None
-    items = [element("li", None, f"{name}: {reason}") for name, reason in unread.items()]
+    items = [f"{name}: {reason}" for name, reason in unread.items()]
     lead = "These folders look like audits and are left out."
-    return Section("unread", "Not read", lead, element("ul", None, *items))
+    return Section("unread", "Not read", lead, macros("parts").list(items))
 
 
 def _write_time(when: datetime) -> str:

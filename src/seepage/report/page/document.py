@@ -1,128 +1,27 @@
-"""The parts of an HTML page: elements, tables, sections, and the document around them."""
+"""The document around every page, and the templates that pages are made of.
+
+A template is a file of macros, one for each section. Everything that is put into one is escaped,
+unless a template made it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
-from urllib.parse import quote
+from typing import Any
 
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from seepage.audit.results import Level, Result
 from seepage.printable import make_printable
 
-if TYPE_CHECKING:
-    from seepage.audit.results import Level, Result
-
-
-# Elements without content, in HTML and in SVG.
-_PLAIN = frozenset({"br", "col", "hr", "img", "input", "meta"})
-_DRAWN = frozenset({"circle", "line", "polyline", "rect"})
-
-Attributes = Mapping[str, str | int | float | bool | None]
-
-
-class Markup(str):
-    """Text that is HTML. Only this package makes it, so that a name from a spec never is."""
-
-    __slots__ = ()
-
-
-def element(name: str, attributes: Attributes | None = None, *children: str | None) -> Markup:
-    """Write one element, with its attributes and children.
-
-    True writes an attribute without a value; None and False leave it out. Children that are not
-    markup are escaped; None is left out.
-
-    Example:
-        >>> element("p", {"class": "note", "hidden": True}, "a < b ", element("b", None, "c"))
-        '<p class="note" hidden>a &lt; b <b>c</b></p>'
-    """
-    written = "".join(_attribute(key, value) for key, value in (attributes or {}).items())
-    if name in _PLAIN or name in _DRAWN:
-        return Markup(f"<{name}{written}{'/' if name in _DRAWN else ''}>")
-    return Markup(f"<{name}{written}>{join_markup(*children)}</{name}>")
-
-
-def join_markup(*parts: str | None) -> Markup:
-    """Join parts, and escape those that are not markup.
-
-    Example:
-        >>> join_markup(element("br"), "<script>")
-        '<br>&lt;script&gt;'
-    """
-    known = (part for part in parts if part is not None)
-    return Markup("".join(part if isinstance(part, Markup) else _escape(part) for part in known))
-
-
-def _escape(text: str) -> str:
-    return escape(make_printable(text))
-
-
-def faint(text: str) -> Markup:
-    """Write text in a faint colour."""
-    return element("span", {"class": "faint"}, text)
-
-
-def table(
-    caption: str,
-    header: Mapping[str, str] | Sequence[tuple[str, str]],
-    rows: list[list[str]],
-    attributes: Attributes | None = None,
-) -> Markup:
-    """Write a table; `header` has the title of each column and the style class of its cells.
-
-    The first cell of each row is its header.
-    """
-    columns = list(header.items()) if isinstance(header, Mapping) else header
-    classes = [kind for _, kind in columns]
-    head = [element("th", {"scope": "col", "class": c or None}, title) for title, c in columns]
-    body = [element("tr", None, *_cells(row, classes)) for row in rows]
-    return element(
-        "table",
-        attributes,
-        element("caption", None, element("span", None, caption)),
-        element("thead", None, element("tr", None, *head)),
-        element("tbody", None, *body),
-    )
-
-
-def _cells(row: list[str], classes: list[str]) -> Iterator[Markup]:
-    yield element("th", {"scope": "row", "class": classes[0] or None}, row[0])
-    for cell, kind in zip(row[1:], classes[1:], strict=True):
-        yield element("td", {"class": kind or None}, cell)
-
-
-def wide_table(
-    label: str,
-    caption: str,
-    header: Mapping[str, str] | Sequence[tuple[str, str]],
-    rows: list[list[str]],
-    attributes: Attributes | None = None,
-) -> Markup:
-    """Write a table that scrolls if it is wider than the page; `label` names it for a reader."""
-    return make_scrollable(label, table(caption, header, rows, attributes))
-
-
-def definitions(kind: str, items: Iterable[tuple[str, str]]) -> Markup:
-    """Write a list of terms and what is said of each, in a style class."""
-    pairs = [
-        join_markup(element("dt", None, term), element("dd", None, said)) for term, said in items
-    ]
-    return element("dl", {"class": kind}, *pairs)
-
-
-def make_scrollable(label: str, content: Markup) -> Markup:
-    """Let content scroll that may be wider than the page, also by keyboard."""
-    return element(
-        "div", {"class": "scroll", "tabindex": 0, "role": "region", "aria-label": label}, content
-    )
-
-
-def _attribute(key: str, value: str | float | bool | None) -> str:
-    if value is None or value is False:
-        return ""
-    return f" {key}" if value is True else f' {key}="{_escape(str(value))}"'
+# The page may load and run only what it contains.
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+_CLASSES = {Level.partly: "trace", Level.inconclusive: "trace", Level.not_shown: "safe"}
 
 
 @dataclass(frozen=True)
@@ -132,72 +31,91 @@ class Section:
     name: str
     title: str
     lead: str
-    content: Markup
-
-    def markup(self) -> Markup:
-        """The section as HTML."""
-        heading = f"{self.name}-title"
-        return element(
-            "section",
-            {"id": self.name, "aria-labelledby": heading},
-            element("h2", {"id": heading}, self.title),
-            element("p", {"class": "lead"}, self.lead),
-            self.content,
-        )
-
-
-# The page may load and run only what it contains.
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    content: str
 
 
 def document(
-    title: str, *, first: Markup, sections: Sequence[Section], private: bool = True
+    title: str, *, first: str, sections: Iterable[Section | None], private: bool = True
 ) -> str:
-    """Write a whole page: `first`, the contents, then the sections.
+    """Write a whole page: `first`, the contents, then the sections; None is left out.
 
     A `private` page warns that it contains private inputs.
     """
-    head = element(
-        "head",
-        None,
-        element("meta", {"charset": "utf-8"}),
-        element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
-        element("meta", {"name": "color-scheme", "content": "light dark"}),
-        element("meta", {"http-equiv": "Content-Security-Policy", "content": POLICY}),
-        element("title", None, title),
-        element("style", None, Markup(_file("style.css"))),
-    )
-    links = [element("li", None, element("a", {"href": f"#{s.name}"}, s.title)) for s in sections]
-    listed = element("nav", {"aria-label": "Contents"}, element("ul", None, *links))
-    contents = listed if len(sections) > 1 else None
-    warning = "This page contains private inputs: treat it as you treat the data."
-    body = element(
-        "body",
-        None,
-        element("a", {"class": "skip", "href": "#main"}, "Skip to the results"),
-        element("main", {"id": "main"}, first, contents, *(s.markup() for s in sections)),
-        element("footer", None, element("p", {"class": "faint"}, warning if private else "")),
-        element("div", {"id": "tip", "role": "status", "hidden": True}),
-        element("script", None, Markup(_file("script.js"))),
-    )
-    return f'<!doctype html>\n<html lang="en">{head}{body}</html>\n'
+    page = _environment().get_template("page.html")
+    shown = [section for section in sections if section is not None]
+    return page.render(title=title, first=first, sections=shown, private=private, policy=POLICY)
 
 
-def _file(name: str) -> str:
-    return (files("seepage.report.page") / name).read_text(encoding="utf-8")
+def macros(template: str) -> Any:  # noqa: ANN401
+    """The macros of a template, by name; each returns markup."""
+    return _environment().get_template(f"{template}.html").module
 
 
-_CLASSES = {"partly": "trace", "inconclusive": "trace", "not_shown": "safe"}
+def join_markup(*parts: str | None) -> Markup:
+    """Join parts, and escape those that are not markup; None is left out.
+
+    Example:
+        >>> join_markup(Markup("<br>"), "<script>")
+        Markup('<br>&lt;script&gt;')
+    """
+    return Markup("").join(map(_finish, parts))
 
 
-def level_class(level: Level | None) -> str:
-    """The style class that colours a level."""
-    return "none" if level is None else _CLASSES.get(level.name, "leak")
+def faint(text: str) -> Markup:
+    """Write text in a faint colour."""
+    return _part("faint", text)
 
 
 def badge(level: Level) -> Markup:
     """Write the level as a word in its colour."""
-    return element("span", {"class": f"badge {level_class(level)}"}, str(level))
+    return _part("badge", str(level), level_class(level))
+
+
+def coloured(text: str, kind: str | None) -> Markup:
+    """Write text in the colour of a style class."""
+    return _part("coloured", text, kind)
+
+
+def filter_link(label: str, *, words: str) -> Markup:
+    """Write a label that filters the table of results by these words when it is clicked."""
+    return _part("filter_link", label, words)
+
+
+def make_scrollable(label: str, content: str) -> Markup:
+    """Let content scroll that may be wider than the page, also by keyboard."""
+    return _part("scrollable", label, content)
+
+
+def table(
+    label: str,
+    caption: str,
+    header: Iterable[tuple[str, str]],
+    rows: Sequence[Sequence[str]],
+    *,
+    kind: str | None = None,
+    name: str | None = None,
+) -> Markup:
+    """Write a table that scrolls if it is wider than the page.
+
+    Args:
+        label: Names it for a screen reader.
+        caption: Stands above it.
+        header: The title of each column, and the style class of its cells.
+        rows: Their cells; the first of each row is its header.
+        kind: Style class of the table.
+        name: Its anchor.
+    """
+    return _part("table", label, caption, list(header), rows, kind, name)
+
+
+def number_columns(*titles: str, words: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """The header of a table: columns of words, then columns of numbers."""
+    return [*((title, "") for title in words), *((title, "number") for title in titles)]
+
+
+def level_class(level: Level | None) -> str:
+    """The style class that colours a level."""
+    return "none" if level is None else _CLASSES.get(level, "leak")
 
 
 def amount(row: Result) -> str:
@@ -205,6 +123,46 @@ def amount(row: Result) -> str:
     return "exact" if row.exact else row.amount.words()
 
 
-def filter_link(label: str, *, words: str) -> Markup:
-    """Write a label that filters the table of results by these words when it is clicked."""
-    return element("a", {"href": f"#filter={quote(words)}"}, label)
+@cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=FunctionLoader(_read), autoescape=True, undefined=StrictUndefined, finalize=_finish,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    found.filters |= {"keep_counts": _keep_counts, "attributes": _write_attributes}
+    found.globals |= {"style": Markup(_read("style.css")), "script": Markup(_read("script.js"))}
+    return found
+
+
+def _read(name: str) -> str:
+    folder = files("seepage.report.page")
+    place = folder / "templates" / name if name.endswith(".html") else folder / name
+    return place.read_text(encoding="utf-8")
+
+
+def _part(name: str, *given: object) -> Markup:
+    made: Markup = getattr(macros("parts"), name)(*given)
+    return made
+
+
+def _finish(value: object) -> str:
+    """What a template shows of a value: text without control characters, None as nothing."""
+    if isinstance(value, Markup):
+        return value
+    return "" if value is None else make_printable(str(value))
+
+
+def _write_attributes(given: Mapping[str, object]) -> Markup:
+    """Attributes of an element; None leaves one out."""
+    kept = {key: value for key, value in given.items() if value is not None and value is not False}
+    return Markup("").join(
+        Markup(" {}").format(key)
+        if value is True
+        else Markup(' {}="{}"').format(key, _finish(value))
+        for key, value in kept.items()
+    )
+
+
+def _keep_counts(text: str) -> str:
+    """Keep a number and the word it counts on one line."""
+    return re.sub(r"(?<=\d) (?=\w)|(?<=\bof) (?=\d)", "\N{NO-BREAK SPACE}", text)

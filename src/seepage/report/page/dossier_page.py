@@ -6,18 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from seepage.audit.words import count_noun, list_words
 from seepage.report.dossier import Status
-from seepage.report.page.document import (
-    Markup,
-    Section,
-    definitions,
-    document,
-    element,
-    faint,
-    join_markup,
-    wide_table,
-)
+from seepage.report.page.document import Section, coloured, document, faint, macros, table
 from seepage.report.page.opening import MEANINGS
 
 Plain = Mapping[str, Any]
@@ -49,55 +42,34 @@ def dossier_page(dossier: Plain) -> str:
     return document(
         f"{dossier['title']}: {dossier['headline']}",
         first=_opening(dossier),
-        sections=[section for section in sections if section is not None],
+        sections=sections,
         private=False,
     )
 
 
 def _opening(dossier: Plain) -> Markup:
     worst = min((Status(t["status"]) for t in dossier["tests"]), key=lambda status: status.rank)
-    changes = dossier["changes"]
-    return element(
-        "header",
-        {"class": f"opening dossier {_CLASSES[worst]}"},
-        element("p", {"class": "eyebrow"}, f"Privacy dossier: {dossier['title']}"),
-        element("h1", None, dossier["headline"], "."),
-        *(element("p", {"class": "alarm", "role": "alert"}, a) for a in dossier["alarms"]),
-        element(
-            "p",
-            {"class": "detail"},
-            "Each test that was run attacked what the system shares during training, as an "
-            "adversary would. The most that a test can show in favour of a system is that it "
-            "resisted these tests at this effort.",
-        ),
-        None
-        if changes is None
-        else element("p", {"class": "detail"}, f"Against the last dossier: {changes['headline']}."),
-        element(
-            "p",
-            {"class": "faint"},
-            f"{dossier['author']}. " if dossier["author"] else None,
-            f"Written {dossier['written']} with Seepage {dossier['seepage']}. Digest (SHA-256) ",
-            element("code", None, dossier["digest"]),
-        ),
-    )
+    found: Markup = macros("dossier").opening(dossier, _CLASSES[worst])
+    return found
 
 
 def _badge(status: str) -> Markup:
     known = Status(status)
-    return element("span", {"class": f"badge {_CLASSES[known]}"}, _SHORT.get(known, str(known)))
+    return coloured(_SHORT.get(known, str(known)), f"badge {_CLASSES[known]}")
 
 
-def _name_columns(*titles: str) -> dict[str, str]:
+def _table(label: str, caption: str, titles: Sequence[str], rows: list[list[str]]) -> Markup:
     """The style sheet knows columns by their first word, on a phone it writes some of them."""
-    return {title: title.partition(" ")[0] for title in titles}
+    header = [(title, title.partition(" ")[0]) for title in titles]
+    return table(label, caption, header, rows, kind="dossier")
 
 
 def _summary_section(tests: Sequence[Plain]) -> Section:
+    cell = macros("dossier")
     rows: list[list[str]] = [
         [
-            join_markup(element("b", None, test["name"]), element("br"), faint(test["question"])),
-            join_markup(*(element("div", None, one) for one in test["guidance"])),
+            cell.named(test["name"], test["question"]),
+            cell.lines(test["guidance"]),
             _badge(test["status"]),
             _tell_settings(test["findings"]) or faint(test["missing"]),
         ]
@@ -108,12 +80,11 @@ def _summary_section(tests: Sequence[Plain]) -> Section:
         "The tests",
         "Listed beside EDPB Opinion 28/2024 and headings of NIST AI 100-2, with one of our own. "
         "Which test answers which guidance is our assignment; the list may not be complete.",
-        wide_table(
+        _table(
             "Tests",
             "Tests, and how far they were run",
-            _name_columns("test", "guidance", "status", "settings tested"),
+            ("test", "guidance", "status", "settings tested"),
             rows,
-            {"class": "dossier"},
         ),
     )
 
@@ -127,18 +98,14 @@ def _tell_settings(findings: Sequence[Plain]) -> str:
 
 
 def _test_section(test: Plain, numbers: Mapping[str, str]) -> Section:
+    cell = macros("dossier")
     rows: list[list[str]] = [
         [
-            join_markup(
-                element("b", None, one["subject"]),
-                element("br"),
-                faint(f"adversary {numbers[one['adversary']]}, source: {one['source']}"),
+            cell.named(
+                one["subject"], f"adversary {numbers[one['adversary']]}, source: {one['source']}"
             ),
             _badge(one["status"]),
-            join_markup(
-                element("div", None, one["result"]),
-                faint(one["interval"]) if one["interval"] else None,
-            ),
+            cell.lines([one["result"]], one["interval"]),
             one["effort"],
             one["control"],
         ]
@@ -148,12 +115,11 @@ def _test_section(test: Plain, numbers: Mapping[str, str]) -> Section:
         test["test"],
         test["name"],
         f"{test['question']} ({'; '.join(test['guidance'])})",
-        wide_table(
+        _table(
             test["name"],
             "One line for each setting that was tested, the worst first",
-            _name_columns("setting", "status", "result", "effort", "control"),
+            ("setting", "status", "result", "effort", "control"),
             rows,
-            {"class": "dossier"},
         ),
     )
 
@@ -166,28 +132,26 @@ def _adversary_section(numbers: Mapping[str, str]) -> Section | None:
         "Threat models",
         "What the adversary of each line had. None was given what it looks for, or the randomness "
         "of a client.",
-        definitions("facts", ((number, f"had {words}.") for words, number in numbers.items())),
+        _facts({number: f"had {words}." for words, number in numbers.items()}),
     )
 
 
 def _system_section(sources: Sequence[Plain]) -> Section:
-    parts = [
-        join_markup(
-            element("h3", None, source["title"], " ", faint(source["name"])),
-            _facts(source["about"]),
-        )
-        for source in sources
-    ]
     return Section(
         "systems",
         "System and data",
         "What was tested, as the audits and files of evidence record it.",
-        join_markup(*parts),
+        macros("dossier").systems(sources, _list_facts),
     )
 
 
 def _facts(facts: Mapping[str, str]) -> Markup:
-    return definitions("facts", ((name, words) for name, words in facts.items() if words))
+    found: Markup = macros("parts").definitions("facts", _list_facts(facts))
+    return found
+
+
+def _list_facts(facts: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(name, words) for name, words in facts.items() if words]
 
 
 def _limit_section(limits: Sequence[str]) -> Section:
@@ -195,7 +159,7 @@ def _limit_section(limits: Sequence[str]) -> Section:
         "limits",
         "What this does not show",
         "Read these before relying on anything above.",
-        element("ul", {"class": "limits"}, *(element("li", None, limit) for limit in limits)),
+        macros("parts").list(limits, "limits"),
     )
 
 
@@ -220,28 +184,24 @@ _WORSE = {"worse": "worse", "no longer run": "worse", "better": "better"}
 def _change_section(changes: Plain | None) -> Section | None:
     if changes is None:
         return None
+    cell = macros("dossier")
     rows: list[list[str]] = [
         [
             row["subject"],
             row["test"],
-            element("span", {"class": _WORSE.get(row["change"])}, row["change"]),
-            join_markup(element("div", None, row["before"]), faint(row["results"][0])),
-            join_markup(element("div", None, row["now"]), faint(row["results"][1])),
+            coloured(row["change"], _WORSE.get(row["change"])),
+            cell.lines([row["before"]], row["results"][0]),
+            cell.lines([row["now"]], row["results"][1]),
         ]
         for row in changes["rows"]
         if row["change"] != "same"
     ]
     old = changes["against"]
+    titles = ("setting", "test", "change", "before", "now")
     content = (
-        wide_table(
-            "Changes",
-            "Findings that changed",
-            _name_columns("setting", "test", "change", "before", "now"),
-            rows,
-            {"class": "dossier"},
-        )
+        _table("Changes", "Findings that changed", titles, rows)
         if rows
-        else element("p", None, "No finding changed.")
+        else macros("parts").paragraph("No finding changed.")
     )
     return Section(
         "changes",
@@ -253,23 +213,20 @@ def _change_section(changes: Plain | None) -> Section | None:
 
 
 def _origin_section(dossier: Plain) -> Section:
-    parts = []
-    for source in dossier["sources"]:
-        seeds = list_words([str(seed) for seed in source["seeds"]])
-        versions = ", ".join(f"{name} {value}" for name, value in source["versions"].items())
-        files = source["files"].items()
-        parts.append(
-            join_markup(
-                element("h3", None, source["name"]),
-                element("p", {"class": "faint"}, f"{versions}. Seeds: {seeds or 'none'}."),
-                definitions("facts", ((name, element("code", None, sha)) for name, sha in files)),
-            )
+    sources = [
+        (
+            source["name"],
+            ", ".join(f"{name} {value}" for name, value in source["versions"].items()),
+            list_words([str(seed) for seed in source["seeds"]]) or "none",
+            source["files"].items(),
         )
+        for source in dossier["sources"]
+    ]
     return Section(
         "origin",
         "Versions, seeds and digests",
         "SHA-256 of every file that this dossier was made from, as sha256sum prints it. The digest "
         "of the dossier is that of its JSON without the entry digest, with sorted keys and no "
         "spaces, in UTF-8; seepage verify computes it.",
-        join_markup(*parts),
+        macros("dossier").origin(sources),
     )

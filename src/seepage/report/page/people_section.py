@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from markupsafe import Markup
 from torch import Tensor
 
 from seepage.audit.record import Record
@@ -27,15 +28,12 @@ from seepage.audit.words import (
 from seepage.core.reconstruction import Proof
 from seepage.printable import make_printable
 from seepage.report.page.document import (
-    Markup,
     Section,
     amount,
     badge,
-    element,
-    faint,
     join_markup,
     level_class,
-    wide_table,
+    macros,
 )
 from seepage.report.page.picture import Shown, picture
 from seepage.report.unscored import tell_proof
@@ -44,8 +42,15 @@ from seepage.report.unscored import tell_proof
 PEOPLE = 24
 BYTES = 4_000_000
 
-# The private input of an row, or what came back; None if it was not kept.
+# The private input of a row, or what came back; None if it was not kept.
 Look = Callable[[Result], Shown | None]
+
+
+class _Figure(NamedTuple):
+    """A picture, None if it was not kept, and what stands below it."""
+
+    drawn: Markup | None
+    caption: str
 
 
 def people_section(results: Results, *, truth: Look, guess: Look) -> Section:
@@ -61,7 +66,7 @@ def people_section(results: Results, *, truth: Look, guess: Look) -> Section:
         if len(drawn) == PEOPLE or sum(map(len, drawn)) > BYTES:
             break
         mine = {name: people[victim] for name, people in guesses.items() if victim in people}
-        drawn.append(_draw_person(victim, mine, truth, guess))
+        drawn.append(_draw_person(mine, truth, guess))
     beyond = (
         f" Shown are the {len(drawn)} worst-off of {len(everybody)} people; the table below has "
         "the scores of all."
@@ -76,17 +81,13 @@ def people_section(results: Results, *, truth: Look, guess: Look) -> Section:
 
 
 def pair(row: Result, *, truth: Look, guess: Look) -> Markup | None:
-    """The private input beside one guess, or None if either was not kept."""
+    """The private input and one guess, or None if either was not kept."""
     original, reconstruction = truth(row), guess(row)
     if original is None or reconstruction is None:
         return None
-    return join_markup(
-        _draw_truth(original, row.victim),
-        _draw_figure(
-            picture(reconstruction, alt=_alt(row), over=original),
-            join_markup("what came back ", element("b", None, amount(row))),
-        ),
-    )
+    drawn = picture(reconstruction, alt=_alt(row), over=original)
+    shown: Markup = macros("people").pair(_draw_truth(original, row).drawn, drawn, amount(row))
+    return shown
 
 
 def unscored_section(
@@ -111,56 +112,38 @@ def unscored_section(
 def _draw_unscored(record: Record, guesses: Tensor | None) -> Markup:
     name = record.attack.name
     figures = [
-        _draw_figure(
+        _Figure(
             picture(values, alt=f"guess {number} of {name} on {record.data}"), f"guess {number}"
         )
         for number, values in enumerate([] if guesses is None else guesses[:PEOPLE])
     ]
     checked = _certificate_words(record.certificate) if record.certificate else "not checked"
-    return _draw_article([f"{record.data}, {name}"], checked, figures)
+    article: Markup = macros("people").article(f"{record.data}, {name}", checked, figures)
+    return article
 
 
-def _draw_person(victim: Person, mine: Mapping[str, Result], truth: Look, guess: Look) -> Markup:
+def _draw_person(mine: Mapping[str, Result], truth: Look, guess: Look) -> Markup:
     worst = max(mine.values(), key=lambda row: row.strength)
     original = truth(worst)
     figures = [
-        _draw_truth(original, victim),
+        _draw_truth(original, worst),
         *(_draw_guess(name, one, guess(one), original) for name, one in mine.items()),
     ]
-    return _draw_article([_name(victim), " ", badge(worst.level)], _baselines(worst), figures)
+    heading = join_markup(_name(worst.victim), " ", badge(worst.level))
+    article: Markup = macros("people").article(heading, _baselines(worst), figures)
+    return article
 
 
-def _draw_article(heading: Sequence[str], note: str, figures: Sequence[Markup]) -> Markup:
-    return element(
-        "article",
-        {"class": "person"},
-        element("h3", None, *heading),
-        element("p", {"class": "faint"}, note),
-        element("div", {"class": "figures"}, *figures),
-    )
+def _draw_truth(values: Shown | None, row: Result) -> _Figure:
+    alt = f"private input of {_name(row.victim)}"
+    return _Figure(None if values is None else picture(values, alt=alt), "the truth")
 
 
-def _draw_truth(values: Shown | None, victim: Person) -> Markup:
-    drawn = None if values is None else picture(values, alt=f"private input of {_name(victim)}")
-    return _draw_figure(drawn, "the truth")
-
-
-def _draw_guess(label: str, row: Result, values: Shown | None, truth: Shown | None) -> Markup:
+def _draw_guess(label: str, row: Result, values: Shown | None, truth: Shown | None) -> _Figure:
     exact = row.level is Level.reconstructed
     shown = amount(row) if exact else f"{amount(row)}, {row.level}"
-    caption = join_markup(
-        element("span", {"class": "behind"}, label),
-        element("b", {"class": level_class(row.level)}, shown),
-        faint(_fine_print(row)),
-    )
-    drawn = None if values is None else picture(values, alt=_alt(row), over=truth)
-    return _draw_figure(drawn, caption)
-
-
-def _draw_figure(content: Markup | None, caption: str) -> Markup:
-    missing = element("div", {"class": "missing"}, "not kept")
-    shown = missing if content is None else content
-    return element("figure", None, shown, element("figcaption", None, caption))
+    caption = macros("people").guess(label, level_class(row.level), shown, _fine_print(row))
+    return _Figure(None if values is None else picture(values, alt=_alt(row), over=truth), caption)
 
 
 def _fine_print(row: Result) -> str:
@@ -232,13 +215,15 @@ def record_section(results: Results, *, incomplete: Sequence[Record] = ()) -> Se
     Those of `incomplete` results are marked: what was stored of them is not there any more.
     """
     columns, rows = _table_rows(results, {record.case for record in incomplete})
+    written = macros("people")
+    header = [(written.sort_button(title), "" if title in TEXTS else "number") for title in columns]
     return Section(
         "records",
         "Every result",
         f"{count_noun(len(rows), 'row')}: one per person and attack, worst first. The filter shows "
         "the rows that contain all words typed; it is part of the page's address, so you can share "
         "it. Click a heading to sort.",
-        join_markup(_write_controls(len(rows)), _write_rows(columns, rows), _data(columns, rows)),
+        written.records(header, rows[:WRITTEN], len(rows), _data(columns, rows)),
     )
 
 
@@ -319,28 +304,6 @@ def _number(value: float | int | str | bool | None) -> str:
     return f"{value:.3g}"
 
 
-def _write_controls(total: int) -> Markup:
-    return element(
-        "form",
-        {"class": "controls", "id": "controls", "role": "search"},
-        element("label", {"for": "filter"}, "Filter"),
-        element("input", {"id": "filter", "type": "search", "autocomplete": "off",
-                          "placeholder": "recognisable Prune photos"}),
-        element("output", {"id": "count", "for": "filter", "aria-live": "polite"},
-                f"{min(total, WRITTEN)} of {total} rows shown"),
-    )  # fmt: skip
-
-
-def _write_rows(columns: list[str], rows: list[list[str]]) -> Markup:
-    buttons = [element("button", {"type": "button"}, title) for title in columns]
-    classes = ["" if title in TEXTS else "number" for title in columns]
-    header = list(zip(buttons, classes, strict=True))
-    scores = "Scores per person and attack"
-    filled = wide_table("Every result", scores, header, rows[:WRITTEN], {"id": "results"})
-    more = element("button", {"id": "more", "type": "button", "hidden": True}, "Show more rows")
-    return join_markup(filled, more)
-
-
 def _data(columns: list[str], rows: list[list[str]]) -> Markup:
     """The rows for the script: each cell is the number of its text, since texts repeat."""
     words = {word: number for number, word in enumerate(dict.fromkeys(c for r in rows for c in r))}
@@ -350,5 +313,4 @@ def _data(columns: list[str], rows: list[list[str]]) -> Markup:
         "rows": [[words[cell] for cell in row] for row in rows],
     }
     # A closing tag inside a text would end the element.
-    text = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
-    return element("script", {"type": "application/json", "id": "data"}, Markup(text))
+    return Markup(json.dumps(content, separators=(",", ":")).replace("<", "\\u003c"))

@@ -8,11 +8,12 @@ import re
 from collections.abc import Sequence
 
 import torch
+from markupsafe import Markup
 from torch import Tensor
 
 from seepage.domains.box import Vector
 from seepage.report.contact_sheet import draw_image
-from seepage.report.page.document import Markup, element, join_markup, make_scrollable
+from seepage.report.page.document import macros
 
 # Longest side of a picture, in pixels; larger images are reduced.
 LARGEST = 96
@@ -45,7 +46,7 @@ def picture(values: Shown, *, alt: str, over: Shown | None = None) -> Markup:
         said = Vector(tuple(values.shape)).words(values)
         return _draw_columns(said, said)
     if values.ndim == 3:
-        return element("img", {"class": "pixels", "src": _png(values), "alt": alt})
+        return _part("pixels", _png(values), alt)
     return _draw_signal(values, alt=alt, over=over if isinstance(over, Tensor) else None)
 
 
@@ -57,9 +58,9 @@ def _draw_words(said: tuple[str, ...], *, over: tuple[str, ...]) -> Markup:
 
     Example:
         >>> _draw_words(("good", "night"), over=("good", "morrow"))
-        '<p class="said"><span>good</span> <mark>night</mark> </p>'
+        Markup('<p class="said"><span>good</span> <mark>night</mark> </p>')
         >>> _draw_words(("night", "_"), over=("good", "night"))
-        '<p class="said"><span class="elsewhere">night</span> <mark>_</mark> </p>'
+        Markup('<p class="said"><span class="elsewhere">night</span> <mark>_</mark> </p>')
     """
     if all(": " in word for word in (*said, *over)):
         return _draw_columns(said, over)
@@ -67,14 +68,10 @@ def _draw_words(said: tuple[str, ...], *, over: tuple[str, ...]) -> Markup:
     places = {word: kind for word, kind in zip(over, kinds, strict=True) if kind}
     marked = []
     for ours, theirs in zip(said, over, strict=True):
-        tag = "span" if ours in pool else "mark"
-        classes = ["elsewhere"] if ours in pool and ours != theirs else []
-        kind = places.get(ours, "")
-        classes += ["personal"] if kind else []
-        options = {"class": " ".join(classes)} if classes else {}
-        options |= {"title": kind} if kind else {}
-        marked.append(join_markup(element(tag, options or None, ours), " "))
-    return element("p", {"class": "said"}, *marked)
+        classes = ["elsewhere"] * (ours in pool and ours != theirs)
+        classes += ["personal"] * (ours in places)
+        marked.append((ours, ours in pool, " ".join(classes) or None, places.get(ours)))
+    return _part("text", marked)
 
 
 def _find_personal_data(words: Sequence[str]) -> tuple[str, ...]:
@@ -128,15 +125,8 @@ def _draw_columns(said: tuple[str, ...], over: tuple[str, ...]) -> Markup:
     rows = []
     for ours, theirs in zip(said, over, strict=True):
         name, _, value = ours.partition(": ")
-        truth = theirs.partition(": ")[2]
-        shown = element("span" if ours == theirs else "mark", None, value)
-        cells = [element("td", None, shown)]
-        if over is not said:
-            cells.insert(0, element("td", {"class": "faint"}, truth))
-        rows.append(element("tr", None, element("th", {"scope": "row"}, name), *cells))
-    heads = ["column", "value"] if over is said else ["column", "truth", "guess"]
-    head = element("tr", None, *(element("th", {"scope": "col"}, one) for one in heads))
-    return make_scrollable("one row", element("table", {"class": "columns"}, head, *rows))
+        rows.append((name, theirs.partition(": ")[2], value))
+    return _part("columns", rows, over is not said)
 
 
 def _png(image: Tensor) -> str:
@@ -159,12 +149,11 @@ def _draw_signal(values: Tensor, *, alt: str, over: Tensor | None) -> Markup:
     low = min(float(lines.min()) for lines in drawn.values())
     high = max(float(lines.max()) for lines in drawn.values())
     lines = [
-        _draw_line((line - low) / max(high - low, 1e-12), kind)
+        (kind, _list_points((line - low) / max(high - low, 1e-12)))
         for kind, channels in drawn.items()
         for line in channels
     ]
-    frame = {"class": "signal", "viewBox": "0 0 96 40", "role": "img", "aria-label": alt}
-    return element("svg", frame, *lines)
+    return _part("signal", alt, lines)
 
 
 def _thin(values: Tensor) -> Tensor:
@@ -173,9 +162,13 @@ def _thin(values: Tensor) -> Tensor:
     return lines[:, :: max(1, lines.shape[-1] // POINTS)]
 
 
-def _draw_line(heights: Tensor, kind: str | None) -> Markup:
-    """A line of heights in [0, 1]."""
+def _list_points(heights: Tensor) -> str:
+    """The points of a line of heights in [0, 1]."""
     across = torch.linspace(2, 94, len(heights)).tolist()
     pairs = zip(across, heights.tolist(), strict=True)
-    points = " ".join(f"{x:.1f},{36 - 32 * y:.1f}" for x, y in pairs)
-    return element("polyline", {"class": kind, "points": points})
+    return " ".join(f"{x:.1f},{36 - 32 * y:.1f}" for x, y in pairs)
+
+
+def _part(name: str, *given: object) -> Markup:
+    made: Markup = getattr(macros("picture"), name)(*given)
+    return made

@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from seepage.audit.record import Record
 from seepage.audit.results import Level
 from seepage.audit.results.amount import Amount
 from seepage.audit.words import label_setups
+from seepage.report.page.chart import Axis, Curve, Labels, line_chart, span_axis
 from seepage.report.page.document import (
-    Markup,
     Section,
-    element,
     faint,
     join_markup,
     level_class,
-    wide_table,
+    macros,
+    number_columns,
+    table,
 )
-from seepage.report.page.line_chart import Axis, Curve, Labels, line_chart, span_axis
 from seepage.report.races import RaceSummary, summarise_races
 
 # Races that are drawn at most; the table has them all.
@@ -43,7 +45,7 @@ def race_section(records: Sequence[Record]) -> Section | None:
         ]
         for one in found
     ]
-    header = dict.fromkeys(("data", "network", "defense", "chosen", "forecast", "more steps"), "")
+    words = ("data", "network", "defense", "chosen", "forecast", "more steps")
     return Section(
         "rehearsals",
         "How the attack was chosen",
@@ -54,7 +56,7 @@ def race_section(records: Sequence[Record]) -> Section | None:
         "often from one or two rehearsed people, so it is right for nearly all of them or for "
         "few. The last column says whether more steps still brought more; one round cannot tell.",
         join_markup(
-            wide_table("Rehearsals", "Attacks chosen and forecasts", header, rows),
+            table("Rehearsals", "Attacks chosen and forecasts", number_columns(words=words), rows),
             *(_draw(one, names[id(one)]) for one in found[:_DRAWN]),
         ),
     )
@@ -73,7 +75,7 @@ def _draw(one: RaceSummary, name: str) -> Markup:
         if len(trials) > 1
     ]
     if not curves:
-        return element("p", None, f"{name}: one round, {len(one.race.trials)} attacks tried.")
+        return _paragraph(f"{name}: one round, {len(one.race.trials)} attacks tried.")
     points = [point for curve in curves for point in curve.points]
     steps = sorted({trial.steps for trials in one.curves.values() for trial in trials})
     across = span_axis((x for x, _ in points), room=0.08)
@@ -82,11 +84,10 @@ def _draw(one: RaceSummary, name: str) -> Markup:
         "steps",
         "came back in rehearsal",
         [(math.log10(max(1, step)), str(step)) for step in steps if step],
-        [(tick, f"{tick:g}") for tick in up.ticks()],
     )
     label = f"Leakage by steps in the rehearsal for {name}"
     return join_markup(
-        element("h3", None, name),
+        macros("parts").heading(name),
         line_chart(across, up, labels, label=label, curves=curves),
         _list_dropped(one),
     )
@@ -102,4 +103,9 @@ def _list_dropped(one: RaceSummary) -> Markup | None:
     failed = [f"{trial.attack} ({trial.error})" for trial in one.race.trials if trial.error]
     listed = [("Dropped after the first round", dropped[::-1]), ("Failed", failed)]
     words = [f"{what}: {', '.join(names)}." for what, names in listed if names]
-    return element("p", None, faint(" ".join(words))) if words else None
+    return _paragraph(faint(" ".join(words))) if words else None
+
+
+def _paragraph(text: str) -> Markup:
+    made: Markup = macros("parts").paragraph(text)
+    return made

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from markupsafe import Markup
 
 from seepage.audit.results import Result, Results
 from seepage.audit.results.amount import SATURATED
@@ -30,25 +32,25 @@ from seepage.report.headroom import (
     scenes,
     silences,
 )
+from seepage.report.page.chart import (
+    Axis,
+    Shape,
+    Strip,
+    draw_bar,
+    draw_dot,
+    draw_line,
+    strip_chart,
+)
 from seepage.report.page.document import (
-    Attributes,
-    Markup,
     Section,
     amount,
-    element,
     faint,
     filter_link,
     join_markup,
     level_class,
-    wide_table,
-)
-from seepage.report.page.line_chart import (
-    Axis,
-    Strip,
-    draw_dot,
-    draw_line,
-    draw_strips,
-    draw_track,
+    macros,
+    number_columns,
+    table,
 )
 from seepage.scoring.scores import find_scale
 
@@ -93,7 +95,7 @@ def defense_section(results: Results) -> Section:
         _SHARES: Results(row for row in results if row.is_share),
     }
     charts = [
-        draw_strips(
+        strip_chart(
             [_defense_strip(*(setup, labels[setup], group), measure)
              for setup, group in shown.setups.items()],
             measure.axis,
@@ -131,22 +133,19 @@ def _defense_strip(setup: Setup, name: str, results: Results, measure: _Measure)
     )
     threshold, half = axis.place(measure.reference), _HEIGHT // 2
     low, middle, high = map(axis.place, (interval.low, interval.middle, interval.high))
-    track = draw_track(
-        _HEIGHT,
-        summary,
-        element("rect", {"class": "warm", "x": f"{threshold}%", "y": 0,
-                         "width": f"{100 - threshold}%", "height": _HEIGHT}),
+    shapes = [
+        draw_bar("warm", threshold, 0, width=f"{100 - threshold}%", height=_HEIGHT),
         draw_line("0%", "100%", half, half, "rule"),
         draw_line(f"{low}%", f"{high}%", half, half, "interval"),
         *_draw_dots(people[::stride], axis, half),
-        element("rect", {"class": "median", "x": f"{middle}%", "y": half - 9, "width": 3,
-                         "height": 18, "data-tip": summary}),
-    )  # fmt: skip
+        draw_bar("median", middle, half - 9, width=3, height=18, tip=summary),
+    ]
     label = filter_link(name, words=defense_words(setup.defense))
-    return label, note + (f", one dot for {stride}" if stride > 1 else ""), track
+    note += f", one dot for {stride}" if stride > 1 else ""
+    return Strip(label, note, _HEIGHT, summary, shapes)
 
 
-def _draw_dots(people: Sequence[Result], axis: Axis, half: int) -> list[Markup]:
+def _draw_dots(people: Sequence[Result], axis: Axis, half: int) -> list[Shape]:
     """Draw the worst-off last, so that nobody covers them."""
     crowded = len(people) > _FEW
     heights = [half + 20 * (number * _GOLDEN % 1 - 0.5) * crowded for number in range(len(people))]
@@ -161,7 +160,7 @@ def _attack_table(groups: Mapping[Setup, Results], labels: dict[Setup, str]) -> 
     """Defenses by attacks; the strongest attack on a defense is set in bold."""
     attacks = list(dict.fromkeys(a.record.attack for group in groups.values() for a in group))
     short = short_names(attacks)
-    header = {"defense": "", **{short[attack]: "number" for attack in attacks}}
+    header = number_columns(*(short[attack] for attack in attacks), words=["defense"])
     rows = []
     for setup, group in groups.items():
         found = {attack: some.strongest() for attack, some in group.by("attack").items() if some}
@@ -172,19 +171,17 @@ def _attack_table(groups: Mapping[Setup, Results], labels: dict[Setup, str]) -> 
         "The worst-off person and the median (with its 95 % interval), by attack. "
         "Bold: the strongest attack on a defense."
     )
-    return wide_table("Leakage by attack", caption, header, rows, {"class": "matrix"})
+    return table("Leakage by attack", caption, header, rows, kind="matrix")
 
 
 def _attack_cell(people: Results | None, most: tuple[float, ...]) -> Markup:
     if people is None:
         return faint("not tried")
     worst = people[0]
-    bold = "strong" if worst.strength == most else "span"
-    share = f"{people.identified}/{len(people)}"
-    return join_markup(
-        element(bold, {"class": f"worst {level_class(worst.level)}"}, amount(worst)),
-        faint(f"median {median_words(people)}, {share}"),
-    )
+    told = f"median {median_words(people)}, {people.identified}/{len(people)}"
+    strongest = worst.strength == most
+    cell: Markup = macros("strips").attack(amount(worst), level_class(worst.level), strongest, told)
+    return cell
 
 
 def _median_over(tried: Iterable[Result]) -> Interval:
@@ -233,18 +230,9 @@ def bound_section(found: Sequence[Headroom]) -> Section | None:
         "is wide. The axis shows PSNR, and below it the error per entry (RMSE, in units of the "
         "range).",
         join_markup(
-            element(
-                "ul",
-                {"class": "legend"},
-                *(
-                    element("li", None, element("span", {"class": f"swatch {kind}"}), name)
-                    for kind, name in swatches
-                ),
-            ),
+            macros("strips").legend(swatches),
             *(_draw_network(group, hues) for group in networks.values()),
-            element(
-                "div", {"class": "assumptions"}, *(_assumptions(*pair, found) for pair in names)
-            ),
+            macros("strips").assumptions([_list_assumptions(*pair, found) for pair in names]),
         ),
     )
 
@@ -259,7 +247,7 @@ def _draw_network(found: Sequence[Headroom], hues: dict[Component, int]) -> Mark
     values += [person.ceiling for headroom in found for person in headroom.people]
     most = max((value for value in values if math.isfinite(value)), default=0.0)
     axis = Axis(0.0, float(min(_HIGHEST, max(40, 10 * math.ceil(most / 10)))))
-    chart = draw_strips(
+    chart = strip_chart(
         [
             _bound_strip(scene.setup, labels[scene.setup], floors[scene], group, hues, axis)
             for scene, group in scenes(found).items()
@@ -271,7 +259,7 @@ def _draw_network(found: Sequence[Headroom], hues: dict[Component, int]) -> Mark
     )
     speaking = {headroom.bound for headroom in found if headroom.speaks or headroom.odds}
     return join_markup(
-        element("h3", {"class": "network"}, title),
+        macros("parts").heading(title, "network"),
         chart,
         _bound_table(title, found, [bound for bound in hues if bound in speaking], labels),
     )
@@ -290,61 +278,54 @@ def _bound_strip(
     height = _ATTACKS + _LANE * len(speaking)
     worst = f"worst-off {decibels(floor[0].psnr)}" if floor else "not attacked"
     said = [worst, *(f"{h.bound} {h.middle.words()}" for h in speaking)]
-    lanes = [
-        _draw_lane(headroom, hues[headroom.bound], _ATTACKS + _LANE * number + _LANE // 2, axis)
-        for number, headroom in enumerate(speaking)
-    ]
-    track = draw_track(
-        height,
-        f"{name}: {'; '.join(said)}",
+    shapes = [
         *(draw_line(f"{x}%", f"{x}%", 0, height, "rule") for x in map(axis.place, axis.ticks(6))),
-        *lanes,
-        _draw_floor(floor, axis),
+        *(
+            shape
+            for number, h in enumerate(speaking)
+            for shape in _draw_lane(h, hues[h.bound], _ATTACKS + _LANE * number + _LANE // 2, axis)
+        ),
+        *_draw_floor(floor, axis),
         *(draw_dot(a, axis.place(a.psnr), height=_ATTACKS // 2, radius=5) for a in reversed(floor)),
-    )
+    ]
     note = f"closest: {closest_words(group)}{'' if speaking else '; no bound speaks'}"
-    return filter_link(name, words=defense_words(setup.defense)), note, track
+    label = filter_link(name, words=defense_words(setup.defense))
+    return Strip(label, note, height, f"{name}: {'; '.join(said)}", shapes)
 
 
-def _draw_floor(people: Sequence[Result], axis: Axis) -> Markup | None:
+def _draw_floor(people: Sequence[Result], axis: Axis) -> list[Shape]:
     """What is known to leak of the worst-off person: everything up to the furthest dot."""
     if not people:
-        return None
+        return []
     most = axis.place(max(row.psnr for row in people))
-    return element(
-        "rect", {"class": "floor", "x": 0, "y": _ATTACKS // 2 - 3, "width": f"{most}%", "height": 6}
-    )
+    return [draw_bar("floor", 0, _ATTACKS // 2 - 3, width=f"{most}%", height=6)]
 
 
-def _draw_lane(headroom: Headroom, hue: int, middle: int, axis: Axis) -> Markup:
+def _draw_lane(headroom: Headroom, hue: int, middle: int, axis: Axis) -> list[Shape]:
     """A tick for every person, and beyond the last what is ruled out for all of them."""
     kind = f"ceiling hue-{hue % _HUES}"
     ticks = [_draw_tick(person, headroom.bound, kind, middle, axis) for person in headroom.people]
     if headroom.silent:  # nothing is ruled out for some people
-        return join_markup(*ticks)
+        return ticks
     last = axis.place(max(person.ceiling for person in headroom.people))
     tip = f"beyond what {headroom.bound} allows anybody's attacker"
-    beyond = element(
-        "rect",
-        {"class": f"{kind} beyond", "x": f"{last}%", "y": middle - 3, "height": 6,
-         "width": f"{round(100 - last, 2)}%", "data-tip": tip},
-    )  # fmt: skip
-    return join_markup(beyond, *ticks)
+    width = f"{round(100 - last, 2)}%"
+    beyond = draw_bar(f"{kind} beyond", last, middle - 3, width=width, height=6, tip=tip)
+    return [beyond, *ticks]
 
 
-def _draw_tick(person: Standing, bound: Component, kind: str, middle: int, axis: Axis) -> Markup:
+def _draw_tick(person: Standing, bound: Component, kind: str, middle: int, axis: Axis) -> Shape:
     key = "{} #{}".format(*person.victim)
     tip = f"{key}: {person.words()} by {bound}"
-    place: Attributes = {"x": f"{axis.place(person.ceiling)}%", "y": middle - 5}
-    size: Attributes = {"width": 2, "height": 10}
-    return element("rect", {"class": kind, **place, **size, "data-tip": tip, "data-key": key})
+    drawn = draw_bar(kind, axis.place(person.ceiling), middle - 5, width=2, height=10, tip=tip)
+    return replace(drawn, attributes={**drawn.attributes, "data-key": key})
 
 
 def _bound_table(
     title: str, found: Sequence[Headroom], bounds: Sequence[Component], labels: dict[Setup, str]
 ) -> Markup:
     short = short_names(bounds)
-    header = {"defense": "", "closest attack": "number", **{short[b]: "number" for b in bounds}}
+    header = number_columns("closest attack", *(short[b] for b in bounds), words=["defense"])
     rows: list[list[str]] = []
     for scene, group in scenes(found).items():
         by_bound = {headroom.bound: headroom for headroom in group}
@@ -354,7 +335,7 @@ def _bound_table(
         "The person in the middle: the error (RMSE) that attacks have at least, the PSNR they "
         "have at most, and how that stands to what was reached."
     )
-    return wide_table(f"Bounds on {title}", caption, header, rows, {"class": "matrix"})
+    return table(f"Bounds on {title}", caption, header, rows, kind="matrix")
 
 
 def _bound_cell(headroom: Headroom | None) -> Markup:
@@ -362,26 +343,18 @@ def _bound_cell(headroom: Headroom | None) -> Markup:
         return faint("not asked" if headroom is None else read_headroom(headroom))
     middle, said = headroom.middle, read_headroom(headroom)
     beaten = said.startswith("BEATEN")
-    return join_markup(
-        element("span", {"class": "worst"}, error_words(middle.rmse)),
-        element("span", None, decibels(middle.ceiling)),
-        element("span", {"class": "leak" if beaten else "faint wrap"}, said),
+    cell: Markup = macros("strips").bound(
+        error_words(middle.rmse), decibels(middle.ceiling), said, beaten
     )
+    return cell
 
 
-def _assumptions(bound: Component, short: str, found: Sequence[Headroom]) -> Markup:
-    """The assumptions of a bound, and where it says nothing; folded until clicked."""
+def _list_assumptions(
+    bound: Component, short: str, found: Sequence[Headroom]
+) -> tuple[str, list[str], list[str]]:
+    """A title, what a bound assumes, and where it says nothing."""
     own = [headroom for headroom in found if headroom.bound == bound]
     phrases = dict.fromkeys(phrase for headroom in own for phrase in headroom.assumptions)
-    lines = [
-        *(element("li", None, f"{phrase}.") for phrase in phrases),
-        *(element("li", {"class": "faint"}, sentence) for sentence in silences(own)),
-    ]
     speaks = any(headroom.speaks or headroom.odds for headroom in own)
     title = f"What {short} assumes" if speaks else f"{short} says nothing here, and why"
-    return element(
-        "details",
-        None,
-        element("summary", None, title),
-        element("ul", None, *lines) if lines else element("p", None, "Nothing."),
-    )
+    return title, list(phrases), silences(own)

@@ -8,8 +8,15 @@ from dataclasses import asdict, dataclass
 from seepage.audit.results.flatten import FlatRow
 from seepage.audit.words import decibels
 from seepage.report.finding import Verdict
-from seepage.report.page.document import Section, document, element, join_markup, wide_table
-from seepage.report.page.line_chart import Axis, Curve, Labels, Mark, line_chart
+from seepage.report.page.chart import Axis, Curve, Labels, Mark, line_chart
+from seepage.report.page.document import (
+    Section,
+    document,
+    join_markup,
+    macros,
+    number_columns,
+    table,
+)
 from seepage.report.page.opening import opening
 
 # Probability with which a network that learned nothing may seem better than chance.
@@ -126,7 +133,7 @@ def sweep_page(title: str, knob: str, points: Sequence[SweepPoint], judged: Verd
         "People identified by any attack, and the best guesses: PSNR, or the share of columns or "
         "words that is right"
     )
-    filled = wide_table("Sweep", caption, dict.fromkeys(titles, "number"), rows)
+    filled = table("Sweep", caption, number_columns(*titles), rows)
     trained = " Blue, dashed: the accuracy of the network trained with the same value."
     lead = (
         f"Red: the share of people identified.{trained if 'accuracy' in titles else ''} A share of "
@@ -140,10 +147,11 @@ def sweep_page(title: str, knob: str, points: Sequence[SweepPoint], judged: Verd
         lead,
         join_markup(_draw_curves(knob, points), filled),
     )
-    link = element("p", None, element("a", {"href": "report.html"}, "The whole report"))
+    parts = macros("parts")
+    link = parts.paragraph(parts.link("report.html", "The whole report"))
     return document(
         f"Seepage sweep: {title}",
-        first=join_markup(opening(title, judged, pictures=None, missing=None), link),
+        first=join_markup(opening(title, judged), link),
         sections=[section],
         private=False,
     )
