@@ -81,9 +81,11 @@ def test_all_that_a_cell_names_exists_at_every_scale(name, scale):
     for cell in cells:
         scenario = without_preparation(cell.scenario)
         if "attacks" in scenario:
-            entries.read_each(scenario, "attacks", entries.read_attack)
-            entries.read_each(scenario, "threats", entries.read_threat)
-            entries.read_each(scenario, "locals", entries.read_local, [{}])
+            attacks = scenario["attacks"]
+            for attack in attacks if isinstance(attacks, list) else [attacks]:
+                entries.read_attack(attack)
+            entries.build_part("threat", scenario["threats"])
+            entries.build_part("local computation", scenario.get("locals", {}))
             entries.read_defenses(scenario.get("defenses", [[]]))
         options = {k for k in scenario["models"] if k not in ("name", "double")}
         assert options <= set(inspect.signature(MODELS[scenario["models"]["name"]]).parameters)

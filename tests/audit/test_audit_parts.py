@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import seepage as sp
 from seepage.audit import build_spec, spec_entries
-from seepage.audit.spec_entries import find_dataset, read_words
+from seepage.audit.spec_entries import build_part, find_dataset
 from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.core.construct import Component
 from seepage.defenses import DEFENSES, Chain
@@ -61,19 +61,19 @@ def test_a_defense_that_is_printed_is_read_as_an_equal_one(link):
 def test_a_chain_that_is_printed_is_read_as_an_equal_one(links):
     defense = sp.chain(*links)
     joined = " + ".join(str(Component.of(link)) for link in Chain.of(defense).links) or "none"
-    assert spec_entries.read_defenses([repr(defense), joined]) == [defense, defense]
+    assert spec_entries.read_defenses([repr(defense), joined]) == (defense, defense)
 
 
 @given(THREATS)
 def test_a_threat_that_is_printed_is_read_as_an_equal_one(threat):
-    read = spec_entries.read_threat(read_words(str(Component.of(threat)), "threat"))
+    read = build_part("threat", str(Component.of(threat)))
     assert read == threat
 
 
 @given(LOCALS)
 def test_a_local_computation_that_is_printed_is_read_as_an_equal_one(local):
     for printed in (str(Component.of(local)), repr(local)):
-        assert spec_entries.read_local(read_words(printed, "local computation")) == local
+        assert build_part("local computation", printed) == local
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_local_computation_that_is_printed_is_read_as_an_equal_one(local):
 )
 def test_an_attack_that_is_printed_is_read_as_an_equal_one(table):
     name, attack = spec_entries.read_attack(table)
-    again, read = spec_entries.read_attack(read_words(str(name), "attack"))
+    again, read = spec_entries.read_attack(str(name))
     assert (str(again), repr(read)) == (str(name), repr(attack))
     assert again == name
 
@@ -100,7 +100,7 @@ def test_an_attack_that_is_printed_is_read_as_an_equal_one(table):
 )
 def test_a_bound_that_is_printed_is_read_as_an_equal_one(table):
     name, bound = spec_entries.read_bound(table)
-    again, read = spec_entries.read_bound(read_words(str(name), "bound"))
+    again, read = spec_entries.read_bound(str(name))
     assert (again, read) == (name, bound)
 
 
@@ -110,8 +110,8 @@ def test_a_bound_that_is_printed_is_read_as_an_equal_one(table):
 )  # fmt: skip
 def test_a_model_that_is_printed_is_read_as_an_equal_one(written):
     digits = find_dataset("digits(pixels=32)")
-    task = spec_entries.read_model(read_words(written, "model"), digits)
-    again = spec_entries.read_model(read_words(task.name, "model"), digits)
+    task = spec_entries.read_model(written, digits)
+    again = spec_entries.read_model(task.name, digits)
     assert (again.name, again.digest) == (task.name, task.digest)
 
 
@@ -139,6 +139,6 @@ def test_a_spec_takes_parts_in_words(threat):
     spec = build_spec(SpecSource("", write_toml({"controls": False, "scenario": words})))
     [part] = spec.parts
     assert [task.name for task in part.audit.tasks] == 2 * ["mlp(hidden=(8,))"]
-    assert part.audit.defenses == [sp.chain(), sp.chain(sp.Prune(0.9), sp.Sign()), sp.Mean()]
-    assert part.audit.threats == [threat]
+    assert part.audit.defenses == (sp.chain(), sp.chain(sp.Prune(0.9), sp.Sign()), sp.Mean())
+    assert part.audit.threats == (threat,)
     assert [str(name) for name in part.audit.attacks] == ["dlg(iterations=2, infer_labels=True)"]

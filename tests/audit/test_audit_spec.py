@@ -58,13 +58,13 @@ def test_a_spec_maps_one_to_one_to_constructors(written):
         "cnn(variant='cnn2-v2')",
     ]
     assert all(task.domain == sp.data.load("photos", pixels=16).domain for task in audit.tasks)
-    assert audit.locals == [sp.Gradient(reduction="sum"), sp.FedAvg(lr=0.1, steps=2)]
-    assert audit.defenses == [
+    assert list(audit.locals) == [sp.Gradient(reduction="sum"), sp.FedAvg(lr=0.1, steps=2)]
+    assert list(audit.defenses) == [
         sp.chain(),
         sp.Prune(0.9, scope="update"),
         sp.chain(sp.Clip(1.0), sp.AddGaussian(0.1)),
     ]
-    assert audit.threats == [
+    assert list(audit.threats) == [
         sp.Threat(knows_labels=True),
         sp.Threat(knows_labels=True, knows_defense=False),
     ]
@@ -110,12 +110,12 @@ defenses = [
 def test_defenses_of_every_kind_are_named_chained_and_run_like_the_others(written):
     [part] = load_spec(written(EVERY_DEFENSE)).parts
     audit = part.audit
-    assert audit.threats == [
+    assert list(audit.threats) == [
         sp.Threat.strongest(),
         sp.Threat.realistic(),
         sp.Threat(knows_mixing=True),
     ]
-    assert audit.defenses == [
+    assert list(audit.defenses) == [
         sp.chain(sp.ClipEach(1.0), sp.Mean(over=4), sp.AddGaussian(0.5)),
         sp.chain(sp.InstaHide(4), sp.Prune(0.9)),
         sp.chain(sp.MixUp(2, bound=0.7), sp.SecureAggregation(2)),
@@ -347,7 +347,7 @@ def test_a_spec_gives_a_model_another_loss(written):
         ('"MSELos"', "did you mean 'MSELoss'"),
         ('"MSELoss"', "as floats"),
         ('{ name = "BCEWithLogitsLoss", weigth = 2 }', "unknown option 'weigth'"),
-        ("3", "expected a loss such as"),
+        ("3", "expected a loss as a table such as"),
     ],
 )
 def test_a_loss_that_does_not_fit_is_said_in_one_sentence(loss, said, written):

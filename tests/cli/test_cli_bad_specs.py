@@ -33,7 +33,10 @@ def spec(**changed):
 
 
 BAD = {
-    "title that is no word": (spec(head="title = []"), "expected title as words in quotes, got []"),
+    "title that is no word": (
+        spec(head="title = []"),
+        "a spec expects title as words in quotes, got []",
+    ),
     "a timeout beyond a year": (
         spec(head="timeout = 1e20"),
         "expected timeout as seconds for each case, a year at most, got 1e+20",
@@ -65,10 +68,13 @@ BAD = {
         "expected people >= 1, or a list of their numbers, got 1.5",
     ),
     "a name that looks like an emoji": (spec(data='{ name = "a:b:c" }'), "data set 'a:b:c'"),
-    "unknown top key": (spec(head="seed = [0]"), "unknown key 'seed'; did you mean 'seeds'?"),
+    "unknown top key": (
+        spec(head="seed = [0]"),
+        "unknown option 'seed' of a spec; did you mean 'seeds'?",
+    ),
     "misspelt scenario key": (
         spec(threat="{}"),
-        "scenario 1: unknown key 'threat'; did you mean 'threats'?",
+        "scenario 1: unknown option 'threat' of a scenario; did you mean 'threats'?",
     ),
     "unknown attack": (
         spec(attacks='{ name = "analytic_fx" }'),
@@ -102,7 +108,10 @@ BAD = {
         spec(bounds='[{ name = "CramerRao", std = -1.0 }]'),
         "bounds: expected std >= 0, got -1.0",
     ),
-    "bounds that are none": (spec(bounds="[]"), "bounds: expected bounds as one or more tables"),
+    "bounds that are none": (
+        spec(bounds="[]"),
+        "bounds: a scenario expects bounds as one or more tables",
+    ),
     "unknown defense": (
         spec(defenses='[[{ name = "Prun", ratio = 0.1 }]]'),
         "defenses: unknown defense 'Prun'; did you mean 'Prune'?",
@@ -117,7 +126,10 @@ BAD = {
         "unknown metric 'psnrr'; did you mean 'psnr'?",
     ),
     "metric that is a list": (spec(head='metrics = [["psnr"]]'), "unknown metric"),
-    "metrics that are none": (spec(head="metrics = []"), "expected metrics as a list of names"),
+    "metrics that are none": (
+        spec(head="metrics = []"),
+        "a spec expects metrics as one or more tables such as",
+    ),
     "unknown local computation": (
         spec(locals='{ name = "FedAvgs" }'),
         "locals: unknown local computation 'FedAvgs'; did you mean 'FedAvg'?",
@@ -148,7 +160,7 @@ BAD = {
     ),
     "missing attack": (
         "[[scenario]]\ndata = { name = 'photos' }\nmodels = { name = 'mlp' }",
-        "expected attacks as one or more tables such as { name = ... }, got nothing",
+        "a scenario needs the option 'attacks', which is not given",
     ),
     "a part in words that cannot be read": (
         spec(attacks='"dlg(steps=many)"'),
@@ -217,8 +229,14 @@ BAD = {
         spec(defenses='"Sign + Prune(rato=0.5)"'),
         "defenses: unknown option 'rato' of Prune; did you mean 'ratio'?",
     ),
-    "defenses that are a number": (spec(defenses="3"), "expected defenses as a list"),
-    "defenses that are none": (spec(defenses="[]"), "expected defenses as a list"),
+    "defenses that are a number": (
+        spec(defenses="3"),
+        "a scenario expects defenses as one or more tables",
+    ),
+    "defenses that are none": (
+        spec(defenses="[]"),
+        "a scenario expects defenses as one or more tables",
+    ),
     "contradictory threat": (
         spec(threats="{ knows_labels = true, knows_batch_size = false }"),
         "threats: knowing the labels includes the batch size",

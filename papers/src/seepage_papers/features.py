@@ -52,11 +52,11 @@ def feature_errors(scenario: Plain, place: Place, *, seeds: list[int]) -> Featur
     """
     ready = prepared(scenario, place)
     dataset, batches = entries.read_data(ready["data"], find=place.find)
-    threat = entries.read_threat(ready.get("threats", {}))
+    threat = entries.build_part("threat", ready.get("threats", {}))
     task = _build_network(ready, dataset, threat, place)
     method = entries.read_recovery(ready["attacks"], dataset.domain)
     (defense,) = entries.read_defenses(ready.get("defenses", [[]]))
-    client = Client(entries.read_local(ready.get("locals", {})), defense)
+    client = Client(entries.build_part("local computation", ready.get("locals", {})), defense)
     todo = [(who, seed) for who in batches if who.batch is not None for seed in seeds]
     values: list[tuple[str, float]] = []
     missed: list[str] = []

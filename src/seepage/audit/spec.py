@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,9 +16,12 @@ from seepage.audit.captured_data import CapturedData, find_same_people
 from seepage.audit.grid import Audit
 from seepage.audit.spec_text import SpecSource, locate_error
 from seepage.audit.targets import Target
-from seepage.core import LocalComputation, Metric, Paired, Task
-from seepage.core.construct import parse_toml
+from seepage.clients.gradient import Gradient
+from seepage.core import LocalComputation, Metric, Paired, Protection, Task
+from seepage.core.construct import build, construct, parse_toml
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, error_path
+from seepage.core.rng import require_seed
+from seepage.defenses.chain import chain
 from seepage.scoring import METRICS, find_metric
 from seepage.threats.threat import Threat
 
@@ -76,6 +79,42 @@ def load_spec(path: Path | None = None, *, device: str = "cpu") -> Spec:
     return build_spec(SpecSource.read(path, device=device))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Head:
+    """What is at the top of a spec."""
+
+    title: str = ""
+    seeds: tuple[int, ...] = (0,)
+    metrics: tuple[Metric, ...] | None = None
+    controls: bool = True
+    timeout: float | None = None
+    scenario: Any = None
+
+    def __post_init__(self) -> None:
+        """Refuse seeds and times that no case can have."""
+        read_timeout(self.timeout)
+        with error_path("seeds"):
+            if not self.seeds or not all(type(seed) is int for seed in self.seeds):
+                raise InvalidValue(
+                    f"expected seeds as a list of whole numbers, got {list(self.seeds)!r}"
+                )
+            for seed in self.seeds:
+                require_seed(seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entries:
+    """What a scenario combines, on one data set."""
+
+    models: tuple[Task, ...]
+    attacks: tuple[entries.NamedAttack, ...]
+    locals: tuple[LocalComputation, ...] = (Gradient(),)
+    defenses: tuple[Protection, ...] = (chain(),)
+    threats: tuple[Threat, ...] = (Threat(),)
+    bounds: tuple[entries.NamedBound, ...] = ()
+    data: Any = None
+
+
 def build_spec(source: SpecSource) -> Spec:
     """Build all that a spec names."""
     try:
@@ -83,70 +122,108 @@ def build_spec(source: SpecSource) -> Spec:
     except InvalidValue as error:
         raise InvalidValue(f"{source.name} is not valid TOML: {error}") from error
     with locate_error(source):
-        entries.require_keys(table, "title", "seeds", "metrics", "controls", "timeout", "scenario")
-        title = _read_title(table.get("title", Path(source.name).stem))
-        timeout = read_timeout(table.get("timeout"))
-        build = partial(
-            _build_parts,
-            metrics=_read_metrics(table.get("metrics")),
-            seeds=entries.read_seeds(table.get("seeds", [0])),
-            controls=entries.require_bool("controls", table.get("controls", True)),
-            data=partial(entries.read_data, find=entries.share_datasets()),
-            model=_share_models(source.device),
-        )
-        parts = [part for made in entries.read_each(table, "scenario", build) for part in made]
+        head = construct("a spec", _Head, table, parts={Metric: _read_metric})
+        data = partial(entries.read_data, find=entries.share_datasets())
+        model, parts = _share_models(source.device), list[Part]()
+        for number, scenario in enumerate(_list_scenarios(head.scenario)):
+            with error_path("scenario", number):
+                parts += _build_parts(scenario, head, data=data, model=model)
         # Last, since whoever reads a number can say more about it.
         entries.require_numbers(table)
     named = iter(find_same_people([target for part in parts for target in part.batches]))
     parts = [replace(part, batches=tuple(next(named) for _ in part.batches)) for part in parts]
-    return Spec(title, source, tuple(parts), timeout)
+    title = head.title if "title" in table else Path(source.name).stem
+    return Spec(title, source, tuple(parts), read_timeout(head.timeout))
+
+
+def _list_scenarios(value: object) -> list[Table]:
+    listed = [value] if isinstance(value, Mapping) else value
+    if (
+        not isinstance(listed, list)
+        or not listed
+        or not all(isinstance(v, Mapping) for v in listed)
+    ):
+        with error_path("scenario"):
+            came = "nothing" if value is None else repr(value)
+            raise InvalidValue(
+                f"expected scenario as one or more [[scenario]] sections, got {came}"
+            )
+    return listed
 
 
 def _share_models(device: str) -> Callable[..., Task]:
     """Return a `read_model` that builds what several scenarios share only once."""
     known: dict[tuple[str, int], tuple[Task, Dataset | CapturedData]] = {}
 
-    def build(table: Table, dataset: Dataset | CapturedData) -> Task:
-        key = repr(sorted(table.items())), id(dataset)
+    def build_once(part: entries.Part, dataset: Dataset | CapturedData) -> Task:
+        written = part if isinstance(part, str) else sorted(part.items())
+        key = repr(written), id(dataset)
         if key not in known:
-            task = entries.read_model(table, dataset).to(device=torch.device(device))
+            task = entries.read_model(part, dataset).to(device=torch.device(device))
             # The data set is kept too, so that no other can get its id.
             known[key] = task, dataset
         return known[key][0]
 
-    return build
+    return build_once
 
 
 def _build_parts(
     scenario: Table,
+    head: _Head,
     *,
-    data: Callable[[Table], tuple[Dataset | CapturedData, tuple[Target, ...]]],
+    data: Callable[[entries.Part], entries.FoundData],
     model: Callable[..., Task],
-    metrics: Sequence[Metric] | None,
-    seeds: Sequence[int],
-    controls: bool,
-) -> list[Part]:
-    entries.require_keys(
-        scenario, "data", "models", "locals", "defenses", "threats", "attacks", "bounds"
-    )
-    parts = []
-    for dataset, batches in entries.read_each(scenario, "data", data):
-        attack = partial(entries.read_attack, domain=dataset.domain)
-        given = "bounds" in scenario
+) -> Iterator[Part]:
+    """Build a scenario once for each of its data sets."""
+    with error_path("data"):
+        found: Iterable[entries.FoundData] = build(
+            scenario.get("data", []),
+            tuple[entries.FoundData, ...],
+            "expected data",
+            parts={entries.FoundData: data},
+        )
+    for dataset, batches in found:
+        made = construct(
+            "a scenario",
+            _Entries,
+            scenario,
+            parts={
+                Task: partial(model, dataset=dataset),
+                entries.NamedAttack: partial(entries.read_attack, domain=dataset.domain),
+                entries.NamedBound: entries.read_bound,
+                LocalComputation: partial(entries.build_part, "local computation"),
+                Protection: entries.read_defense,
+                Threat: partial(entries.build_part, "threat"),
+            },
+        )
+        if isinstance(dataset, CapturedData):
+            made = _take_from_capture(made, dataset, scenario)
         audit = Audit(
-            tasks=entries.read_each(scenario, "models", partial(model, dataset=dataset)),
-            locals=_read_locals(scenario, dataset),
-            defenses=entries.read_defenses(scenario.get("defenses", [[]])),
-            threats=_read_threats(scenario, dataset),
-            attacks=dict(entries.read_each(scenario, "attacks", attack)),
-            bounds=dict(entries.read_each(scenario, "bounds", entries.read_bound) if given else ()),
-            metrics=_select_metrics(metrics, dataset),
-            seeds=seeds,
-            controls=controls,
+            tasks=made.models,
+            locals=made.locals,
+            defenses=made.defenses,
+            threats=made.threats,
+            attacks=dict(made.attacks),
+            bounds=dict(made.bounds),
+            metrics=_select_metrics(head.metrics, dataset),
+            seeds=head.seeds,
+            controls=head.controls,
         )
         _require_consistent(audit, batches, captured=isinstance(dataset, CapturedData))
-        parts.append(Part(audit, batches))
-    return parts
+        yield Part(audit, batches)
+
+
+def _take_from_capture(made: _Entries, held: CapturedData, given: Table) -> _Entries:
+    """What the client computed and what the adversary knows, as a captured update tells."""
+    for key, what in _TOLD_BY_CAPTURES.items():
+        if key in given:
+            with error_path(key):
+                raise InvalidValue(f"a captured update says itself {what}; leave {key} out")
+    captured = held.captured
+    return replace(made, locals=(captured.capture.local,), threats=(captured.threat,))
+
+
+_TOLD_BY_CAPTURES = {"locals": "how the client computed", "threats": "what the adversary knows"}
 
 
 def _require_consistent(audit: Audit, batches: Sequence[Target], *, captured: bool) -> None:
@@ -165,45 +242,6 @@ def _require_consistent(audit: Audit, batches: Sequence[Target], *, captured: bo
     for task, target in product(audit.tasks, batches):
         with error_path("models"), entries.explain_errors(task.name):
             target.check(task)
-
-
-def _read_locals(scenario: Table, dataset: Dataset | CapturedData) -> list[LocalComputation]:
-    """Read what clients compute; a captured update tells it itself."""
-    if isinstance(dataset, CapturedData):
-        _require_none(scenario, "locals", "how the client computed")
-        return [dataset.captured.capture.local]
-    return entries.read_each(scenario, "locals", entries.read_local, [{}])
-
-
-def _read_threats(scenario: Table, dataset: Dataset | CapturedData) -> list[Threat]:
-    if isinstance(dataset, CapturedData):
-        _require_none(scenario, "threats", "what the adversary knows")
-        return [dataset.captured.threat]
-    return entries.read_each(scenario, "threats", entries.read_threat, [{}])
-
-
-def _require_none(scenario: Table, key: str, what: str) -> None:
-    if key in scenario:
-        with error_path(key):
-            raise InvalidValue(f"a captured update says itself {what}; leave {key} out")
-
-
-def _read_metrics(names: object) -> tuple[Metric, ...] | None:
-    """Read metrics, PSNR first because it orders the tables; None takes all that fit."""
-    if names is None:
-        return None
-    with error_path("metrics"):
-        if not isinstance(names, list) or not names:
-            raise InvalidValue(f"expected metrics as a list of names, got {names!r}")
-        asked = entries.read_list(names, _read_metric)
-    return tuple({metric.name: metric for metric in (METRICS["psnr"], *asked)}.values())
-
-
-def _read_title(value: object) -> str:
-    if not isinstance(value, str):
-        with error_path("title"):
-            raise InvalidValue(f"expected title as words in quotes, got {value!r}")
-    return value
 
 
 def read_timeout(value: object) -> float | None:
@@ -226,11 +264,15 @@ def _read_metric(name: object) -> Metric:
 
 
 def _select_metrics(
-    asked: Sequence[Metric] | None, dataset: Dataset | CapturedData
+    asked: Collection[Metric] | None, dataset: Dataset | CapturedData
 ) -> tuple[Metric, ...] | None:
-    """Select the metrics that fit these inputs; one that cannot run here is an error."""
+    """PSNR, which orders the tables, and the others that fit these inputs; None is all that fit.
+
+    One that cannot run here is an error.
+    """
     if asked is None:
         return None
+    asked = {metric.name: metric for metric in (METRICS["psnr"], *asked)}.values()
     one = dataset.take([0])
     itself = Paired(one.inputs, one.inputs, one.labels, one.labels, (0,), domain=dataset.domain)
     return tuple(metric for metric in asked if _fits(metric, itself))

@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType, UnionType
 from typing import Any, TypeVar
@@ -24,11 +24,11 @@ from seepage.clients import LOCALS
 from seepage.core import ActiveAttack, Attack, Domain, LocalComputation, Protection, Task, errors
 from seepage.core.batch import are_numbers
 from seepage.core.construct import Component, Parts, construct, write_call
+from seepage.core.construct import build as build_value
 from seepage.core.errors import InvalidValue, UnknownName, error_path
 from seepage.core.loss import LOSSES
 from seepage.core.part_text import read_links, read_part
 from seepage.core.plugins import add_article, find_part, is_path
-from seepage.core.rng import require_seed
 from seepage.data.dataset import Dataset
 from seepage.data.load import load
 from seepage.defenses import DEFENSES, chain
@@ -41,22 +41,34 @@ from seepage.zoo.models import build
 from seepage.zoo.weights import load_weights
 
 T = TypeVar("T")
-U = TypeVar("U")
 Table = Mapping[str, Any]
+# A part as a table, or in words such as `Prune(ratio=0.9)`.
+Part = Table | str
+# After what records call them.
+NamedAttack = tuple[Component, Attack]
+NamedBound = tuple[Component, Bound]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Where parts are found by their names, what they must be, and which needs no name."""
+
+    known: Mapping[str, Callable[..., Any]]
+    type: type | UnionType
+    usual: str | None = None
+
 
 _THREATS: Mapping[str, Callable[..., Threat]] = {
     "Threat": Threat,
     "strongest": Threat.strongest,
     "realistic": Threat.realistic,
 }
-
-
-def require_keys(table: Table, *known: str) -> None:
-    """Raise `UnknownName` if a table has any other key."""
-    for key in table:
-        if key not in known:
-            with error_path(key):
-                raise UnknownName("key", key, known)
+_KINDS: Mapping[str, _Kind] = {
+    "bound": _Kind(BOUNDS, Bound),
+    "defense": _Kind(DEFENSES, Protection),
+    "local computation": _Kind(LOCALS, LocalComputation, "Gradient"),
+    "threat": _Kind(_THREATS, Threat, "Threat"),
+}
 
 
 def require_numbers(value: object) -> None:
@@ -71,65 +83,38 @@ def require_numbers(value: object) -> None:
             require_numbers(item)
 
 
-def read_each(
-    table: Table, key: str, read: Callable[[Table], T], default: list[Table] | None = None
-) -> list[T]:
-    """Read every table under a key, or its words; a single one counts as a list of one."""
-    value = table.get(key, default)
-    found = [value] if isinstance(value, Mapping | str) else value
-    with error_path(key):
-        if not isinstance(found, list) or not found or not all(map(_is_part, found)):
-            several = "[[scenario]] sections" if key == "scenario" else _TABLES
-            came = "nothing" if value is None else repr(value)
-            raise InvalidValue(f"expected {key} as one or more {several}, got {came}")
-        return read_list(found, lambda one: read(_read_words(one, key)))
-
-
-_TABLES = "tables such as { name = ... }"
-
-
-def _is_part(value: object) -> bool:
-    return isinstance(value, Mapping | str)
-
-
-def _read_words(part: Table | str, key: str) -> Table:
-    """The table of a part under a key, which may be in words such as `Prune(ratio=0.9)`."""
-    if not isinstance(part, str):
-        return part
-    if key not in _NOUNS:
-        raise InvalidValue(f"expected a table, got {part!r}")
-    return read_words(part, _NOUNS[key])
-
-
-_NOUNS = {
-    "attacks": "attack",
-    "bounds": "bound",
-    "data": "data",
-    "defenses": "defense",
-    "locals": "local computation",
-    "models": "model",
-    "threats": "threat",
-}
-
-
 def read_words(written: str, noun: str) -> dict[str, Any]:
     """Read a part in words as its table; the options of some may be given by their place alone."""
     name, called, _ = written.partition("(")
-    # The table of models is another, and what makes them takes no option by its place.
-    known = {"bound": BOUNDS, "defense": DEFENSES, "local computation": LOCALS, "threat": _THREATS}
-    order: Sequence[str] = ()
-    if called and noun in known and name.strip() in known[noun]:
-        order = [*inspect.signature(known[noun][name.strip()]).parameters]
+    known = _KINDS[noun].known if noun in _KINDS else {}
+    found = called and name.strip() in known
+    order = [*inspect.signature(known[name.strip()]).parameters] if found else ()
     return read_part(written, noun, order=order)
 
 
-def read_list(values: Sequence[U], read: Callable[[U], T]) -> list[T]:
-    """Read every value; an error says the number of its value."""
-    found = []
-    for number, value in enumerate(values):
-        with error_path(number):
-            found.append(read(value))
-    return found
+def _read_table(part: object, noun: str) -> Table:
+    """The table of a part, which may be in words."""
+    if isinstance(part, str):
+        return read_words(part, noun)
+    if not isinstance(part, Mapping):
+        raise InvalidValue(
+            f"expected {add_article(noun)} as a table such as {{ name = ... }}, got {part!r}"
+        )
+    return part
+
+
+def build_part(noun: str, part: Part) -> Any:  # noqa: ANN401
+    """Make a bound, a defense, a local computation or a threat.
+
+    Example:
+        >>> build_part("defense", "Prune(ratio=0.9)")
+        Prune(0.9)
+        >>> build_part("local computation", {})
+        Gradient(reduction='mean')
+    """
+    kind, table = _KINDS[noun], _read_table(part, noun)
+    named = table if kind.usual is None else {"name": kind.usual, **table}
+    return _construct_part(noun, kind.known, named, kind.type)
 
 
 def require_bool(key: str, value: object) -> bool:
@@ -174,9 +159,9 @@ def explain_errors(name: str) -> AbstractContextManager[None]:
     return errors.explain_errors(InvalidValue, f"{name} cannot be built or run, it raised")
 
 
-def read_model(table: Table, dataset: Dataset | CapturedData) -> Task:
+def read_model(part: Part, dataset: Dataset | CapturedData) -> Task:
     """Build a network for the data set's inputs and classes, unless the table says otherwise."""
-    name, options = _split_name(table)
+    name, options = _split_name(_read_table(part, "model"))
     weights = options.pop("weights", None)
     double = require_bool("double", options.pop("double", False))
     fitted: dict[str, Any] = {"domain": dataset.domain}
@@ -217,10 +202,8 @@ def read_model(table: Table, dataset: Dataset | CapturedData) -> Task:
 
 def _with_loss(task: Task, asked: object) -> Task:
     """Give a task a loss of torch, named with its options, or one of the user's own."""
-    table = {"name": asked} if isinstance(asked, str) else asked
-    if not isinstance(table, Mapping):
-        raise InvalidValue(f"expected a loss such as 'BCEWithLogitsLoss', got {asked!r}")
-    name, options = _split_name(table)
+    with error_path("loss"):
+        name, options = _split_name(_read_table(asked, "loss"))
     lists = {key: torch.tensor(one) for key, one in options.items() if isinstance(one, list)}
     with error_path("loss"):
         made = construct(name, find_part("loss", name, LOSSES), {**options, **lists})
@@ -229,38 +212,25 @@ def _with_loss(task: Task, asked: object) -> Task:
         return replace(task, loss=made, name=add_argument(task.name, "loss", asked))
 
 
-def read_local(table: Table) -> LocalComputation:
-    """Make what clients compute; the gradient unless another is named."""
-    named = {"name": "Gradient", **table}
-    return _construct_part("local computation", LOCALS, named, LocalComputation)
-
-
-def read_defenses(listed: object) -> list[Protection]:
+def read_defenses(listed: object) -> tuple[Protection, ...]:
     """Make every defense, at least one."""
-    found = [listed] if isinstance(listed, Mapping | str) else listed
     with error_path("defenses"):
-        if not isinstance(found, list) or not found:
-            raise InvalidValue(
-                "expected defenses as a list such as [[], [{ name = ... }]], whose empty list "
-                f"defends nothing, got {listed!r}"
-            )
-        return read_list(found, _read_defense)
-
-
-def _read_defense(links: object) -> Protection:
-    """Make a defense of one table, or chain a list of them; an empty list defends nothing."""
-    listed: object = [links] if isinstance(links, Mapping) else links
-    if isinstance(links, str):
-        listed = read_links(links)
-    if not isinstance(listed, list) or not all(map(_is_part, listed)):
-        raise InvalidValue(
-            f"expected a defense as a list of tables such as [{{ name = ... }}], got {links!r}"
+        found: tuple[Protection, ...] = build_value(
+            listed, tuple[Protection, ...], "expected defenses", parts={Protection: read_defense}
         )
-    return chain(*read_list(listed, _read_link))
+        return found
 
 
-def _read_link(part: Table | str) -> Protection:
-    return _construct_part("defense", DEFENSES, _read_words(part, "defenses"), Protection)
+def read_defense(part: object) -> Protection:
+    """Make a defense of one table, or chain a list of them; an empty list defends nothing."""
+    listed = read_links(part) if isinstance(part, str) else part
+    if listed == []:
+        return chain()
+    make: Parts = {Protection: partial(build_part, "defense")}
+    links: tuple[Protection, ...] = build_value(
+        listed, tuple[Protection, ...], "expected a defense", parts=make
+    )
+    return chain(*links)
 
 
 def read_chain(written: str) -> list[dict[str, Any]]:
@@ -268,23 +238,10 @@ def read_chain(written: str) -> list[dict[str, Any]]:
     return [read_words(link, "defense") for link in read_links(written)]
 
 
-def read_threat(table: Table) -> Threat:
-    """Make what the adversary knows, item by item or by the name of a preset."""
-    return _construct_part("threat", _THREATS, {"name": "Threat", **table}, Threat)
-
-
-def read_bound(table: Table) -> tuple[Component, Bound]:
+def read_bound(part: Part) -> NamedBound:
     """Make a bound, after what records call it."""
-    return Component(*_split_name(table)), _construct_part("bound", BOUNDS, table, Bound)
-
-
-def read_seeds(values: object) -> tuple[int, ...]:
-    """Return the seeds, at least one."""
-    if not isinstance(values, list) or not values or not all(type(v) is int for v in values):
-        with error_path("seeds"):
-            raise InvalidValue(f"expected seeds as a list of whole numbers, got {values!r}")
-    with error_path("seeds"):
-        return tuple(map(require_seed, values))
+    table = _read_table(part, "bound")
+    return Component(*_split_name(table)), build_part("bound", table)
 
 
 _WRAPPERS: Mapping[str, Callable[[Attack], Attack]] = {
@@ -295,7 +252,7 @@ _WRAPPERS: Mapping[str, Callable[[Attack], Attack]] = {
 }
 
 
-def read_attack(table: Table, domain: Domain | None = None) -> tuple[Component, Attack]:
+def read_attack(part: Part, domain: Domain | None = None) -> NamedAttack:
     """Make an attack on inputs of this kind, if it is known, after what records call it.
 
     `adaptive = true` adapts it to the defense. `infer_labels = true` infers labels that it needs
@@ -305,10 +262,11 @@ def read_attack(table: Table, domain: Domain | None = None) -> tuple[Component, 
     its own, `attack = { name = ... }` or `features = { name = ... }`; the network that makes its
     images is `prior = { width = ... }`.
     """
+    table = _read_table(part, "attack")
     name, options = _split_name(table)
     parts: Parts = {
-        Attack: lambda inner: read_attack(_read_words(inner, "attacks"), domain)[1],
-        FeatureRecovery: lambda inner: read_recovery(_read_words(inner, "attacks"), domain),
+        Attack: lambda inner: read_attack(inner, domain)[1],
+        FeatureRecovery: lambda inner: read_recovery(inner, domain),
     }
     wanted = {key: options.pop(key, False) for key in _WRAPPERS}
     made = _construct_part("attack", ALL_ATTACKS, {"name": name, **options}, Attack, parts)
@@ -328,9 +286,9 @@ def read_attack(table: Table, domain: Domain | None = None) -> tuple[Component, 
     return Component(*_split_name(table)), made
 
 
-def read_recovery(table: Table, domain: Domain | None = None) -> FeatureRecovery:
+def read_recovery(part: Part, domain: Domain | None = None) -> FeatureRecovery:
     """Make an attack that recovers features inside the network."""
-    name, made = read_attack(table, domain)
+    name, made = read_attack(part, domain)
     if not isinstance(made, FeatureRecovery):
         raise InvalidValue(
             f"expected an attack that recovers features, such as tensor_features, got {name}"
@@ -340,19 +298,23 @@ def read_recovery(table: Table, domain: Domain | None = None) -> FeatureRecovery
 
 DATASET = ("name", "split", "pixels", "mean", "std", "labels")
 Find = Callable[[Table], Dataset]
+FoundData = tuple[Dataset | CapturedData, tuple[Target, ...]]
 
 
-def read_data(
-    table: Table, *, find: Find | None = None
-) -> tuple[Dataset | CapturedData, tuple[Target, ...]]:
+def read_data(part: Part, *, find: Find | None = None) -> FoundData:
     """Read a data set and who of it is attacked, or a capture.
 
     The data set of its first keys is found by `find`, or else by `read_dataset`.
     """
+    table = _read_table(part, "data")
     if "capture" in table:
         held = construct("a captured update", read_capture, table)
         return held, (held.target,)
-    require_keys(table, *DATASET, "people", "batch_size", "start", "sample_seed")
+    known = (*DATASET, "people", "batch_size", "start", "sample_seed")
+    for key in table:
+        if key not in known:
+            with error_path(key):
+                raise UnknownName("key", key, known)
     _split_name(table)
     found = (find or read_dataset)({key: table[key] for key in DATASET if key in table})
     batch_size = table.get("batch_size", 1)

@@ -112,9 +112,11 @@ def build(value: Any, hint: Any, expects: str, *, parts: Parts = MappingProxyTyp
         seepage.core.errors.InvalidValue: Prune expects ratio as float | None, got 'high'
     """
     choices = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    for choice in choices:
-        if choice in parts and isinstance(value, Mapping | str):
+    for choice in choices if value is not None else ():
+        if choice in parts:
             return parts[choice](value)
+        if get_origin(choice) is tuple and get_args(choice)[0] in parts:
+            return _build_several(value, parts[get_args(choice)[0]], expects)
         if is_dataclass(choice) and isinstance(choice, type) and isinstance(value, Mapping):
             return construct(choice.__name__, choice, value, parts=parts)
     # A number is no list of one where a number is declared too.
@@ -126,7 +128,21 @@ def build(value: Any, hint: Any, expects: str, *, parts: Parts = MappingProxyTyp
     raise InvalidValue(f"{expects} as {_TOLD.get(hint, wanted)}, got {value!r}")
 
 
-_TOLD = {bool: "true or false"}
+def _build_several(value: Any, read: Callable[[Any], T], expects: str) -> tuple[T, ...]:  # noqa: ANN401
+    """Build every part of a list; one alone needs no list."""
+    listed = [value] if isinstance(value, Mapping | str) else value
+    if not isinstance(listed, list) or not listed:
+        raise InvalidValue(
+            f"{expects} as one or more tables such as {{ name = ... }}, or words, got {value!r}"
+        )
+    found = []
+    for number, one in enumerate(listed):
+        with error_path(number):
+            found.append(read(one))
+    return tuple(found)
+
+
+_TOLD = {bool: "true or false", str: "words in quotes"}
 
 
 def _keep(value: Any, hint: Any) -> tuple[Any] | None:  # noqa: ANN401
