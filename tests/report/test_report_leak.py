@@ -35,10 +35,10 @@ from seepage.report import (
     summarise,
     verdict,
 )
-from seepage.report.effort import curve_words
 from seepage.report.page.audit_page import _effort_section
 from seepage.report.page.chart import Axis, span_axis
 from seepage.report.page.strip_sections import defense_section
+from seepage.report.wording import curve_words
 from seepage.scoring.identification import Identification
 
 

@@ -18,7 +18,8 @@ from seepage.core.construct import Component
 from seepage.core.reconstruction import Race, Trial
 from seepage.defenses.chain import Chain
 from seepage.report import Level, headrooms, read_headroom, silences, verdict
-from seepage.report.limits import _find_limit, find_beaten, tell_limits
+from seepage.report.limits import _find_limit, find_beaten, find_limits
+from seepage.report.wording import Kind
 from seepage.scoring.identification import Identification
 
 HIDDEN = Identification(40, 99, "same label", 0.5, 3.0, False, 2.0, 2.0, 2.0)
@@ -82,14 +83,16 @@ STRONG = sp.dp_sgd(max_norm=1.0, noise_multiplier=50.0, batch_size=8)
 
 
 def test_the_verdict_tells_the_limit_where_there_is_one():
-    told = " ".join(verdict([record(STRONG)]).details)
-    assert "first among 99 strangers in more than 1.05 % of all cases; luck does in 1 %" in told
+    [limit] = find_limits(Results.of([record(STRONG)]))
+    assert (limit.kind, limit.numbers["strangers"]) == (Kind.limit, 99)
+    assert limit.numbers["chance"] == pytest.approx(0.0105, abs=1e-4)
+    assert limit in verdict([record(STRONG)]).findings
     weak = sp.dp_sgd(max_norm=1.0, noise_multiplier=0.1, batch_size=8)
-    assert tell_limits(Results.of([record(weak)])) == []
-    assert tell_limits(Results.of([record(sp.Prune(0.9))])) == []
-    [refused] = tell_limits(Results.of([record(sp.AddGaussian(1e6))]))
-    assert "Theory sets no limit behind Gaussian noise" in refused
-    assert "Clip each example" in refused
+    assert find_limits(Results.of([record(weak)])) == []
+    assert find_limits(Results.of([record(sp.Prune(0.9))])) == []
+    [refused] = find_limits(Results.of([record(sp.AddGaussian(1e6))]))
+    assert refused.kind is Kind.no_limit
+    assert refused.numbers["setups"] == ["Gaussian noise \N{GREEK SMALL LETTER SIGMA}=1e+06"]
 
 
 def test_a_limit_asks_for_one_gradient_and_nothing_beside_it():
@@ -104,7 +107,12 @@ def test_a_limit_asks_for_one_gradient_and_nothing_beside_it():
 def test_an_attack_that_beats_the_limit_raises_an_alarm():
     beaten = Results.of([record(STRONG, [FOUND] * 4 + [HIDDEN] * 4)])
     [alarm] = find_beaten(beaten)
-    assert alarm.startswith("CONTRADICTION: dlg identified 4 of 8 people")
+    assert alarm.kind is Kind.limit_beaten
+    assert (alarm.numbers["attack"], alarm.numbers["hits"], alarm.numbers["people"]) == (
+        "dlg",
+        4,
+        8,
+    )
     lucky = Results.of([record(STRONG, [FOUND] + [HIDDEN] * 7)])
     assert find_beaten(lucky) == []
     assert find_beaten(Results.of([record(sp.Prune(0.9), [FOUND] * 8)])) == []
@@ -272,7 +280,7 @@ def test_a_theorem_settles_it_among_strangers_of_any_label_if_nobody_knows_the_l
 def test_a_theorem_does_not_hide_whoever_was_identified():
     found = Results.of([record(STRONG, [FOUND] * 4 + [HIDDEN] * 4, **SETTLED)])
     assert [a.level.identified for a in found] == [True] * 4 + [False] * 4
-    assert "settles the verdict" not in " ".join(tell_limits(found))
+    assert not any(limit.numbers["settled"] for limit in find_limits(found))
 
 
 def test_each_network_and_adversary_must_be_settled():

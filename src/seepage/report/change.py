@@ -13,11 +13,12 @@ from seepage.audit.results.amount import SATURATED
 from seepage.audit.results.intervals import Interval, join_shared, mean_interval
 from seepage.audit.results.judge import NOTICED
 from seepage.audit.results.result import Person
-from seepage.audit.words import Setup, count_noun, decibels, label_setups
+from seepage.audit.words import Setup, label_setups
 from seepage.core.construct import Component
 from seepage.core.errors import InvalidValue
 from seepage.core.grouping import group_by
-from seepage.report.finding import Verdict
+from seepage.report.finding import Verdict, find
+from seepage.report.wording import Kind
 
 
 class Direction(StrEnum):
@@ -218,20 +219,18 @@ class Shift:
         ]
         return mean_interval(values, join_shared(sides))
 
-    def tell(self, labels: Mapping[Setup, str], *, place: bool) -> str:
-        """In words: how many people are identified and what came back, before and now."""
-        first, second = (
-            sum(a.level.identified for a in side if a is not None)
+    def count(self, labels: Mapping[Setup, str], *, place: bool) -> dict[str, object]:
+        """How many people are identified and what came back, before and now."""
+        before, now = (
+            sum(row.level.identified for row in side if row is not None)
             for side in zip(*((c.before, c.after) for c in self.changes), strict=True)
         )
         gained = self._mean_over_people([change.difference for change in self.changes])
         where = self.changes[0].words(labels)
         attacked = self.changes[0].attacked
         where += f" on {attacked.model} and {attacked.data}" if place else ""
-        return (
-            f"with {where}, {first} of {len(self.changes)} identified before and {second} now "
-            f"({gained.middle:+.1f} dB, interval {gained.low:+.1f} to {gained.high:+.1f})"
-        )
+        counts = {"before": before, "now": now, "people": len(self.changes)}
+        return {"where": where, "gained": gained, **counts}
 
 
 def shifts(found: Sequence[Change]) -> list[Shift]:
@@ -242,40 +241,34 @@ def shifts(found: Sequence[Change]) -> list[Shift]:
 
 
 def comparison_verdict(found: Sequence[Change]) -> Verdict:
-    """Write what changed as sentences."""
+    """Say what changed, over the people of each setup together."""
     moved = {shift: shift.direction for shift in shifts(found)}
     labels = label_setups(setup for change in found for setup in change.setups)
     both = [change for change in found if change.before and change.after]
     place = len({(change.attacked.data, change.attacked.model) for change in both}) > 1
-    said = {shift: shift.tell(labels, place=place) for shift in moved}
-    headline = "Nothing changed"
-    if Direction.noise in moved.values():
-        headline = "Nothing changed beyond noise"
-    for way, words in ((Direction.better, "Less"), (Direction.worse, "More")):
-        told = [said[shift] for shift, direction in moved.items() if direction is way]
-        if told:
-            headline = f"{words} leaks than before: {told[0]}"
-            headline += f", and {count_noun(len(told) - 1, 'setup')} more" * (len(told) > 1)
-    level = Level.recognisable if Direction.worse in moved.values() else Level.not_shown
-    noisy = [said[shift] for shift, way in moved.items() if way is Direction.noise]
-    counts = [sum(c.direction is way for c in both) for way in (Direction.worse, Direction.better)]
-    alone = len(found) - len(both)
-    details = [
-        *(f"Within noise: {told}." for told in noisy),
-        *(
-            f"Most: {most.victim[0]} #{most.victim[1]} with {most.words(labels)}, "
-            f"{_tell_side(most.before, 'before')} and {_tell_side(most.after, 'now')}."
-            for most in both[:1]
-            if any(counts)
+    ways: dict[Direction, list[dict[str, object]]] = {way: [] for way in Direction}
+    for shift, way in moved.items():
+        ways[way].append(shift.count(labels, place=place))
+    level = Level.recognisable if ways[Direction.worse] else Level.not_shown
+    main = find(Kind.noise_only if ways[Direction.noise] else Kind.nothing_changed, level)
+    for way, kind in ((Direction.better, Kind.less_leaks), (Direction.worse, Kind.more_leaks)):
+        if ways[way]:
+            main = find(kind, level, more=len(ways[way]) - 1, **ways[way][0])
+    worse, better = (
+        sum(c.direction is w for c in both) for w in (Direction.worse, Direction.better)
+    )
+    most = both[:1] if worse or better else []
+    findings = (
+        *(find(Kind.within_noise, **counts) for counts in ways[Direction.noise]),
+        *(find(Kind.most_changed, change=change, where=change.words(labels)) for change in most),
+        find(
+            Kind.compared,
+            people=len(both),
+            setups=len(moved),
+            worse=worse,
+            better=better,
+            noticed=NOTICED,
+            alone=len(found) - len(both),
         ),
-        f"Compared: {count_noun(len(both), 'person', 'people')} of "
-        f"{count_noun(len(moved), 'setup')} ({counts[0]} worse, {counts[1]} better, "
-        f"{len(both) - sum(counts)} within {NOTICED:g} dB)"
-        + (f"; {alone} are in one audit only." if alone else "."),
-    ]
-    return Verdict(level, headline, tuple(details))
-
-
-def _tell_side(result: Result | None, when: str) -> str:
-    level = "" if result is None else f"{result.level} "
-    return f"{level}{when} ({decibels(None if result is None else result.psnr)})"
+    )
+    return Verdict(level, main, findings)

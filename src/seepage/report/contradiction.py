@@ -11,7 +11,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from seepage.audit.words import count_noun, decibels, defense_words
+from seepage.report.finding import Finding, find
+from seepage.report.wording import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,24 +53,20 @@ class Contradiction:
     cases: int
 
     @property
-    def sentence(self) -> str:
-        """What is wrong, and that something is."""
-        scene, middle = self.headroom.scene, self.headroom.middle
-        return (
-            f"CONTRADICTION: {self.attack.name} came {1 / self.ratio:.3g} times "
-            f"closer than {self.headroom.bound} allows on {scene.model} behind "
-            f"{defense_words(scene.setup.defense)} (at most {decibels(middle.ceiling)}), over "
-            f"{count_noun(self.cases, 'case')}: {self._cause}."
+    def finding(self) -> Finding:
+        """What is wrong, for a report."""
+        return find(
+            Kind.bound_beaten,
+            headroom=self.headroom,
+            attack=self.attack.name,
+            ratio=self.ratio,
+            cases=self.cases,
         )
 
     @property
-    def _cause(self) -> str:
-        if not self.headroom.middle.covers_every_attack:
-            return "the bound or the attack has a bug"
-        return (
-            "do not rely on this ceiling. These inputs are easier to guess than the bound assumes, "
-            "or the bound or the attack has a bug"
-        )
+    def sentence(self) -> str:
+        """One sentence naming the beaten bound and the attack that beat it."""
+        return str(self.finding)
 
 
 def contradictions(found: Iterable[Headroom]) -> list[Contradiction]:

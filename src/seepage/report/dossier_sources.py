@@ -26,14 +26,12 @@ from seepage.core.errors import UnreadableFile
 from seepage.core.whole_file import checksum, read_plain
 from seepage.report.dossier import TESTS, DossierFinding, Source, Status, read_json
 from seepage.report.effort import describe_effort
-from seepage.report.limits import tell_limits
+from seepage.report.limits import find_limits
 from seepage.report.unscored import inapplicable, is_proved, missing
 from seepage.report.verdict import (
     audit_verdict,
-    count_doubtful,
-    count_labels,
+    find_people,
     name_inputs,
-    tell_people,
     verdict,
 )
 from seepage.scoring.identification import compute_luck
@@ -81,7 +79,7 @@ def _read_audit(path: Path) -> Source:
         notes=(
             *_tell_sampling(audit.records, name),
             *_tell_galleries(audit.results, name),
-            *tell_limits(audit.results),
+            *map(str, find_limits(audit.results)),
             *inapplicable(audit.records),
         ),
         alarms=(*lacking, *audit_verdict(audit).alarms),
@@ -182,7 +180,7 @@ def _find_in_audit(audit: AuditResult, source: str) -> Iterator[DossierFinding]:
         yield DossierFinding(
             test="reconstruction",
             status=status,
-            result=tell_people(people, noun),
+            result=str(find_people(people, noun)),
             # Whom an attack missed that could not tell says nothing of a share.
             interval="" if status is Status.unclear else share,
             **about,
@@ -194,7 +192,7 @@ def _find_in_audit(audit: AuditResult, source: str) -> Iterator[DossierFinding]:
 
 def _judge_people(people: Results) -> Status:
     found = people.identified
-    if found > count_doubtful(people):
+    if found > sum(row.doubtful for row in people):
         return Status.leak
     if any(row.parts for row in people) and not found:
         return Status.leak
@@ -215,7 +213,7 @@ def _judge_unscored(group: Results, noun: str, about: Mapping[str, str]) -> Doss
 
 def _judge_labels(people: Results, about: Mapping[str, str]) -> DossierFinding:
     """Labels are attributes: a diagnosis may be one. No control tells whether a test is able."""
-    found = count_labels(people)
+    found = sum(row.label for row in people)
     told = "the label" if len(people) == 1 else f"the labels of {found} of {len(people)} people"
     return DossierFinding(
         test="attributes",

@@ -1,33 +1,11 @@
-"""How hard an audit looked, and whether more steps of a search would still find more, in words."""
+"""How hard an audit looked, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from seepage.audit.record import Record
-from seepage.audit.results.effort_curve import EffortCurve
-from seepage.audit.words import count_noun, label_setups, list_words, short_names
-
-
-def curve_words(curve: EffortCurve) -> str:
-    """One sentence about the end of a curve."""
-    (fewer, _), (more, _) = curve.medians[-2:]
-    gain = curve.gain
-    state = "may still rise" if curve.rising else "has reached a plateau"
-    return (
-        f"{curve.attack.name} {state}: from {fewer:,} to {more:,} steps, doubling them gains "
-        f"{gain.middle:+.1f} dB ({gain.low:+.1f} to {gain.high:+.1f})"
-    )
-
-
-def tell_effort(curves: Sequence[EffortCurve]) -> list[str]:
-    """Whether more steps would find more, of attacks that ran with several numbers of steps."""
-    rising = sorted((c for c in curves if c.rising), key=lambda c: -c.gain.high)
-    labels = label_setups(curve.setup for curve in curves)
-    told = f"Effort: {len(rising)} of {count_noun(len(curves), 'curve')} may still rise"
-    if rising:
-        return [f"{told}. With {labels[rising[0].setup]}, {curve_words(rising[0])}."]
-    return [f"{told}: doubling the steps gains little."] if curves else []
+from seepage.audit.words import count_noun, list_words, short_names
 
 
 def describe_effort(records: Sequence[Record]) -> str:

@@ -19,16 +19,16 @@ from seepage.audit.results.result import Person
 from seepage.audit.words import (
     NO_DEFENSE,
     Setup,
-    count_noun,
     decibels,
     label_setups,
     list_words,
-    percent,
     short_names,
 )
 from seepage.core.construct import Component
 from seepage.core.grouping import group_by
 from seepage.report.contradiction import contradictions
+from seepage.report.finding import Finding, find
+from seepage.report.wording import Kind
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 # Errors that can be told as a PSNR: a value and the width of the range to dB.
@@ -237,31 +237,33 @@ def _decibels(share: float) -> float:
 
 def read_headroom(headroom: Headroom) -> str:
     """How the closest attacks stand to the bound, in words."""
+    return str(judge_headroom(headroom))
+
+
+def judge_headroom(headroom: Headroom) -> Finding:
+    """How the closest attacks stand to the bound."""
     if headroom.odds:
-        return f"no attack identifies more than {percent(max(headroom.odds))} of people"
+        return find(Kind.bound_on_people, share=max(headroom.odds))
     if not headroom.speaks:
-        return "says nothing"
-    silent = f"; says nothing of {headroom.silent}" if headroom.silent else ""
-    return _comparison(headroom) + silent
-
-
-def _comparison(headroom: Headroom) -> str:
-    if contradictions([headroom]):
-        return "BEATEN: one of the two has a bug"
+        return find(Kind.bound_silent)
     tried = [person for person in headroom.people if person.tried]
-    if not tried:
-        return "no attack to compare with"
     passed = [person for person in tried if person.passed]
-    share = f"{len(passed)} of {len(tried)}"
-    if passed and all(person.blunt for person in passed):
-        return f"a guess without any update is closer, for {share}"
-    if passed and headroom.middle.covers_every_attack:
-        return f"closer for {share}, no more than luck explains"
-    if passed and headroom.middle.covers_unbiased_attacks_only:
-        return f"closer for {share}, by bias or luck: the bound covers unbiased attacks only"
-    if passed:
-        return f"closer for {share}, by what the bound leaves out: a prior, or luck"
-    return f"holds for {count_noun(len(tried), 'person', 'people')}, {headroom.gap:.1f} dB above"
+    counts = {"passed": len(passed), "tried": len(tried), "silent": headroom.silent}
+    if contradictions([headroom]):
+        kind = Kind.bound_contradicted
+    elif not tried:
+        kind = Kind.bound_without_attack
+    elif not passed:
+        kind = Kind.bound_holds
+    elif all(person.blunt for person in passed):
+        kind = Kind.bound_looser_than_guess
+    elif headroom.middle.covers_every_attack:
+        kind = Kind.bound_passed_by_luck
+    elif headroom.middle.covers_unbiased_attacks_only:
+        kind = Kind.bound_passed_by_bias
+    else:
+        kind = Kind.bound_passed_by_prior
+    return find(kind, gap=headroom.gap, **counts)
 
 
 def silences(found: Sequence[Headroom]) -> list[str]:

@@ -6,21 +6,18 @@ to luck, below which nobody can be called identified.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from seepage.audit.record import Record
 from seepage.audit.results import Results
-from seepage.audit.words import Setup, count_noun, label_setups, list_words, percent
+from seepage.audit.words import Setup, label_setups
 from seepage.clients.gradient import Gradient
-from seepage.core.construct import Component
 from seepage.defenses.aggregation import SecureAggregation
 from seepage.defenses.recorded import adds_noise, find_built_in
+from seepage.report.finding import Finding, find
+from seepage.report.wording import Kind
 from seepage.scoring.identification import compute_luck
 
-_SETTLES = (
-    "That settles the verdict, whatever the controls found and however long an attack searches: it "
-    "is the theorem of IdentificationLimit, the blow-up of two Gaussians (Hayes et al., 2023)."
-)
 # Limits above this hold nobody back and are not told.
 _TELLING = 0.5
 # Limits below this belong in the headline: hardly anybody can be identified by any attack.
@@ -69,7 +66,7 @@ def find_settled(results: Results) -> set[Setup]:
     return {row.setup for row in results} - open_
 
 
-def tell_limits(results: Results) -> list[str]:
+def find_limits(results: Results) -> list[Finding]:
     """How often any attack could identify somebody, where a limit says anything."""
     found: dict[Setup, _Limit] = {}
     unlimited: dict[Setup, None] = {}
@@ -85,55 +82,43 @@ def tell_limits(results: Results) -> list[str]:
     labels = label_setups(row.setup for row in results)
     settled = find_settled(results)
     told = [
-        f"Theory: behind {labels[setup]} no attack on one update, known or not, puts a person "
-        f"first among {count_noun(limit.strangers, 'stranger')} in more than "
-        f"{percent(limit.chance)} of all cases; luck does in {percent(limit.luck)}."
-        + f" {_SETTLES}"
-        * (setup in settled)
+        find(Kind.limit, setup=labels[setup], settled=setup in settled, **asdict(limit))
         for setup, limit in found.items()
         if limit.chance <= _TELLING
     ]
     if unlimited:
-        names = list_words([labels[setup] for setup in unlimited], "or")
-        told.append(
-            f"Theory sets no limit behind {names}: nothing bounds how far one person can move the "
-            "update. Clip each example before the noise, as dp_sgd does, or the whole update."
-        )
+        told.append(find(Kind.no_limit, setups=[labels[setup] for setup in unlimited]))
     return told
 
 
-def tell_ceiling(people: Results) -> str:
-    """What theory adds to a headline that found nobody; empty if it promises these people little.
+def find_ceiling(people: Results) -> float:
+    """The share of these people that any attack identifies at most, if nobody was; else 1.
 
     An attack that was too weak to tell says nothing, but a limit holds for stronger ones too.
     """
-    places = [(a, a.identification) for a in people]
-    if any(a.level.identified or place is None or not place.fair for a, place in places):
-        return ""
-    limits = [_find_limit(a.record, place.strangers) for a, place in places if place is not None]
-    chances = [1.0 if limit is None else limit.chance for limit in limits]
-    if not chances or max(chances) > _REASSURING:
-        return ""
-    return f"; in theory no attack identifies more than {percent(max(chances))} of people"
+    places = [(row, row.identification) for row in people]
+    if any(row.level.identified or place is None or not place.fair for row, place in places):
+        return 1.0
+    limits = [_find_limit(row.record, place.strangers) for row, place in places if place]
+    chance = max((1.0 if limit is None else limit.chance for limit in limits), default=1.0)
+    return chance if chance <= _REASSURING else 1.0
 
 
-def find_beaten(results: Results) -> list[str]:
+def find_beaten(results: Results) -> list[Finding]:
     """One alarm for each attack that identifies more people than any attack can."""
-    groups: dict[tuple[Component, Setup, str, int], list[tuple[bool, float]]] = {}
-    for row in results:
-        record, place = row.record, row.identification
-        limit = None if place is None or not place.fair else _find_limit(record, place.strangers)
-        if place is not None and limit is not None:
-            key = record.attack, Setup.of(record), record.model, record.seed
-            groups.setdefault(key, []).append((place.singled_out, limit.chance))
-    labels = label_setups(setup for _, setup, _, _ in groups)
+    labels = label_setups(results.setups)
+    groups = results.by("attack", "setup", "model", "seed")
     alarms = []
-    for (attack, setup, model, _), cases in groups.items():
-        hits, chance = sum(first for first, _ in cases), max(chance for _, chance in cases)
+    for (attack, setup, model, _), group in groups.items():
+        cases = []
+        for row in group:
+            place = row.identification
+            limit = _find_limit(row.record, place.strangers) if place and place.fair else None
+            if place is not None and limit is not None:
+                cases.append((place.singled_out, limit.chance))
+        hits, chance = sum(hit for hit, _ in cases), max((c for _, c in cases), default=1.0)
         if hits and chance < 1 and compute_luck(hits, len(cases), chance) <= _LUCK:
-            alarms.append(
-                f"CONTRADICTION: {attack.name} identified {hits} of {len(cases)} people on {model} "
-                f"behind {labels[setup]}, where any attack identifies {percent(chance)} at most: "
-                "the defense does not do what it says, or the attack has a bug."
-            )
+            told = {"attack": attack.name, "model": model, "setup": labels[setup]}
+            counts = {"hits": hits, "people": len(cases), "chance": chance}
+            alarms.append(find(Kind.limit_beaten, **told, **counts))
     return alarms

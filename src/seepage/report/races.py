@@ -6,9 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from seepage.audit.record import Record
+from seepage.audit.results import Results
 from seepage.audit.results.amount import Amount
-from seepage.audit.words import Setup, label_setups, list_words
+from seepage.audit.words import Setup, label_setups
 from seepage.core.reconstruction import Race, Trial
+from seepage.report.finding import Finding, find
+from seepage.report.wording import Kind
 
 
 @dataclass(frozen=True)
@@ -64,29 +67,18 @@ def _summarise(
     return RaceSummary(data, model, setup, race, kept, len(scores))
 
 
-def tell_races(records: Sequence[Record], *, settled: Collection[Setup] = ()) -> list[str]:
+def find_races(results: Results, *, settled: Collection[Setup] = ()) -> list[Finding]:
     """What the rehearsals say about the verdict, in at most three sentences.
 
     Where a theorem has settled it, more effort finds no more whatever a rehearsal found.
     """
-    found = summarise_races(records)
+    found = summarise_races(results.records)
     labels = label_setups(one.setup for one in found)
     masked = dict.fromkeys(labels[one.setup] for one in found if one.race.masked)
     open_ = [one for one in found if one.setup not in settled]
     rising = dict.fromkeys(labels[one.setup] for one in open_ if one.race.rising)
-    made_up = any(one.race.made_up for one in found)
-    sentences = []
-    if masked:
-        sentences.append(
-            f"Masked: behind {list_words([*masked])}, searches that ignore the defense recovered "
-            "more in rehearsal than those that simulate it. It misleads the search more than it "
-            "hides the data."
-        )
-    if rising:
-        sentences.append(
-            f"With {list_words([*rising])}, more steps still recovered more in rehearsal; a higher "
-            "effort may find more."
-        )
-    if made_up:
-        sentences.append("Rehearsals used made-up inputs, since no public ones were given.")
-    return sentences
+    return [
+        *[find(Kind.masked, setups=[*masked])] * bool(masked),
+        *[find(Kind.rehearsal_rising, setups=[*rising])] * bool(rising),
+        *[find(Kind.made_up)] * any(one.race.made_up for one in found),
+    ]

@@ -26,6 +26,7 @@ from seepage.report.headroom import (
     closest_words,
     error_words,
     headrooms,
+    judge_headroom,
     read_headroom,
     silences,
 )
@@ -33,6 +34,7 @@ from seepage.report.leak_table import list_varying, name_attacks, start_table
 from seepage.report.summary import Row, exact_words, summarise, unscored_words
 from seepage.report.unscored import missing
 from seepage.report.verdict import audit_verdict
+from seepage.report.wording import Kind
 
 if TYPE_CHECKING:
     from seepage.audit.audit_result import AuditResult
@@ -58,10 +60,12 @@ def bound_table(found: Sequence[Headroom]) -> Table:
             overflow="fold",
             max_width=8 if numeric else None,
         )
-    rows = _tabulate_bounds([headroom for headroom in found if headroom.speaks or headroom.odds])
+    shown = [headroom for headroom in found if headroom.speaks or headroom.odds]
+    rows = _tabulate_bounds(shown)
     networks = short_names(row[0] for row in rows)
-    for network, *row in rows:
-        style = "bold red" if row[-1].startswith("BEATEN") else ""
+    for headroom, (network, *row) in zip(shown, rows, strict=True):
+        beaten = judge_headroom(headroom).kind is Kind.bound_contradicted
+        style = "bold red" if beaten else ""
         table.add_row(*(Text(cell, style=style) for cell in (networks[network], *row)))
     return table
 

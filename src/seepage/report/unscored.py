@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from seepage.attacks.agreement import EXPLAINED
@@ -11,17 +11,10 @@ from seepage.audit.captured_data import name_captures
 from seepage.audit.record import Record
 from seepage.audit.results import Level, Results
 from seepage.audit.results.table import ATTACKED
-from seepage.audit.words import (
-    NO_DEFENSE,
-    UNSIMULATED,
-    Setup,
-    count_noun,
-    label_defenses,
-    list_words,
-    residual_words,
-)
-from seepage.core.reconstruction import Proof
-from seepage.report.finding import Verdict
+from seepage.audit.words import NO_DEFENSE, Setup, count_noun, label_defenses, list_words
+from seepage.core.grouping import group_by
+from seepage.report.finding import Finding, Verdict, find
+from seepage.report.wording import Kind, proof_words
 
 if TYPE_CHECKING:
     from seepage.audit.audit_result import AuditResult
@@ -32,7 +25,7 @@ _UNJUDGED = 3
 
 def unscored(records: Iterable[Record]) -> list[Record]:
     """The records of guesses that were compared with no truth."""
-    return [record for record in records if record.error is None and not record.scores]
+    return Results((), records).unscored
 
 
 def is_proved(record: Record) -> bool:
@@ -40,29 +33,19 @@ def is_proved(record: Record) -> bool:
     return record.residual <= EXPLAINED and bool((record.certificate or {}).get("unique"))
 
 
-def tell_proof(certificate: Proof) -> str:
-    """What a proof says of a guess. Tokens are the same or not, so theirs has no error.
-
-    Example:
-        >>> tell_proof({"unique": True, "error": 1e-5}), tell_proof({"unique": True, "error": None})
-        ('right to 8 bits', 'right in every token')
-    """
-    return (
-        "right to 8 bits" if certificate.get("error", 0.0) is not None else "right in every token"
-    )
-
-
-def verdict_without_truth(records: Sequence[Record], *, noun: str) -> Verdict | None:
+def verdict_without_truth(results: Results, *, noun: str) -> Verdict | None:
     """Judge an audit by the guess that explains its update best; None if there is no guess."""
-    guesses = unscored(records)
+    guesses = results.unscored
     if not guesses:
         return None
     # The guess that explains the update best, or names most tokens or inputs.
     best = min(guesses, key=_rank_guess)
     several = len({record.data for record in guesses}) > 1 and not _count_certain(best)
-    told = _tell_updates(guesses, noun=noun) if several else _tell_update(best, noun=noun)
-    told += f"; {UNSIMULATED}" * any(record.effort.get("unsimulated", 0) for record in guesses)
-    return Verdict(Level.reconstructed if is_proved(best) else None, told, _tell_quality(best))
+    kind, numbers = _judge_updates(guesses) if several else _judge_update(best)
+    unsimulated = any(record.effort.get("unsimulated", 0) for record in guesses)
+    level = Level.reconstructed if is_proved(best) else None
+    main = find(kind, level, noun=noun, unsimulated=unsimulated, **numbers)
+    return Verdict(level, main, tuple(_judge_quality(best)))
 
 
 def _rank_guess(record: Record) -> tuple[bool, int, int, float]:
@@ -81,74 +64,52 @@ def _count_sure(record: Record) -> int:
     return int(record.effort.get("sure", 0))
 
 
-def _tell_update(record: Record, *, noun: str) -> str:
-    """The first sentence about one captured update."""
-    people = count_noun(len(record.people), "person", "people")
+def _judge_update(record: Record) -> tuple[Kind, dict[str, object]]:
+    """What is known of one captured update."""
+    people: dict[str, object] = {"people": count_noun(len(record.people), "person", "people")}
     if record.residual > EXPLAINED:
         if certain := _count_certain(record):
-            words = count_noun(certain, "different word")
-            return f"{words} of {people} came back in no order, each proved to be in the batch"
+            return Kind.words_proved, {**people, "words": count_noun(certain, "different word")}
         if sure := _count_sure(record):
-            return f"What the first layer read of {sure} of {people} came back"
-        return (
-            f"Cannot tell what leaked of {people}: the guesses are not proved right, and there is "
-            "no truth to compare with"
-        )
+            return Kind.layer_read, {**people, "sure": sure}
+        return Kind.not_proved, people
     if record.certificate and is_proved(record):
-        return f"The {noun} of {people} came back, proved {tell_proof(record.certificate)}"
-    return f"What came back explains the update of {people}; others might as well"
+        return Kind.proved, {**people, "proof": proof_words(record.certificate)}
+    return Kind.explained, people
 
 
-def _tell_updates(guesses: Sequence[Record], *, noun: str) -> str:
-    """The first sentence about several captured updates: how many a guess explains or is proved."""
-    updates = count_noun(len({record.data for record in guesses}), "update")
+def _judge_updates(guesses: Sequence[Record]) -> tuple[Kind, dict[str, object]]:
+    """Of how many captured updates a guess explains them or is proved."""
+    updates = {"updates": count_noun(len({record.data for record in guesses}), "update")}
     explained = {record.data for record in guesses if record.residual <= EXPLAINED}
-    proofs = {r.data: tell_proof(r.certificate) for r in guesses if r.certificate and is_proved(r)}
+    proofs = {r.data: proof_words(r.certificate) for r in guesses if r.certificate and is_proved(r)}
     read = {record.data for record in guesses if _count_sure(record)}
-    if not explained and read:
-        return f"What the first layer read came back from {len(read)} of {updates}"
     if not explained:
-        return (
-            f"Cannot tell what leaked from {updates}: no guess is proved right, and there is no "
-            "truth to compare with"
-        )
+        kind = Kind.layers_read if read else Kind.updates_not_proved
+        return kind, {**updates, "read": len(read)}
+    counts = {**updates, "explained": len(explained)}
     if not proofs:
-        return f"What came back explains {len(explained)} of {updates}; others might as well"
-    more = f"; a guess explains {len(explained)}" if len(explained) > len(proofs) else ""
-    said = list_words(sorted(set(proofs.values())))
-    return f"The {noun} of {len(proofs)} of {updates} came back, proved {said}{more}"
+        return Kind.updates_explained, counts
+    names = sorted(set(proofs.values()))
+    return Kind.updates_proved, {**counts, "proved": len(proofs), "proofs": names}
 
 
-def _tell_quality(record: Record) -> tuple[str, ...]:
+def _judge_quality(record: Record) -> Iterator[Finding]:
     """How good the best guess is, and what that means."""
-    name = record.attack.name
-    left = record.residual
+    attack, residual = record.attack.name, record.residual
     if _count_certain(record):
-        return (f"{name} read them off the gradient of the embeddings.",)
-    if math.isinf(left):
-        return (f"The guess of {name} could not be checked: it comes without labels.",)
-    size = f"{residual_words(left)} {'of' if left < 1 else 'times'} its length"
-    if left > EXPLAINED and _count_sure(record):
-        return (
-            f"{name} solved the equations of that layer, which have no other solution. The whole "
-            f"update, recomputed at the guess, differs by {size} in some layer, as it does behind "
-            "dropout, which cannot be simulated. So labels could not be checked, and if the client "
-            "mixed its inputs, these are mixtures.",
-        )
-    share = (
-        f"The update recomputed at the guess of {name} differs from the captured one by {size}, in "
-        "the layer where it differs most."
-    )
-    if left > EXPLAINED:
-        return (
-            share,
-            "That is no proof that nothing leaked: a guess may show a person without explaining "
-            "the update to the last digit. Look at the pictures, or give the truth.",
-        )
-    return (share,)
+        yield find(Kind.read_off_embeddings, attack=attack)
+    elif math.isinf(residual):
+        yield find(Kind.not_checked, attack=attack)
+    elif residual > EXPLAINED and _count_sure(record):
+        yield find(Kind.layer_solved, attack=attack, residual=residual)
+    else:
+        yield find(Kind.residual, attack=attack, residual=residual)
+        if residual > EXPLAINED:
+            yield find(Kind.no_proof_of_nothing)
 
 
-def tell_assumed(audit: AuditResult) -> list[str]:
+def find_assumed(audit: AuditResult) -> list[Finding]:
     """Which defense the attacks took to be behind captured updates, which do not say it."""
     names = name_captures(audit.spec)
     assumed = {record.defense for record in audit.records if record.data in names}
@@ -156,48 +117,39 @@ def tell_assumed(audit: AuditResult) -> list[str]:
         return []
     update = "captured update" + "s" * (len(names) > 1)
     if assumed == {NO_DEFENSE}:
-        return [
-            f"No defense was assumed behind the {update}; if the client used one, name it with "
-            "--defense, so that the attacks allow for it."
-        ]
-    labels = sorted(label_defenses(assumed).values())
-    return [f"Assumed behind the {update}, as given: {list_words(labels, 'or')}."]
+        return [find(Kind.nothing_assumed, update=update)]
+    return [find(Kind.assumed, update=update, defenses=sorted(label_defenses(assumed).values()))]
 
 
-def tell_certain_words(records: Sequence[Record]) -> list[str]:
+def find_certain_words(records: Sequence[Record]) -> list[Finding]:
     """How many words of one batch are proved to be in it, at most."""
     certain = max(map(_count_certain, records), default=0)
-    words = f"{count_noun(certain, 'different word')} of one batch"
-    return [f"{words} {'is' if certain == 1 else 'are'} proved to be in it."] if certain else []
+    return [find(Kind.certain_words, words=certain)] if certain else []
 
 
-def tell_unjudged(results: Results, labels: Mapping[Setup, str]) -> list[str]:
-    """Say of which networks and data nothing is known, in setups where others have a result."""
+def find_unjudged(results: Results, labels: Mapping[Setup, str]) -> list[Finding]:
+    """Of which networks and data nothing is known, in setups where others have a result."""
     groups = results.by(*ATTACKED)
     found = {
-        f"{model} on {data}, {labels[setup]}": record.failed
+        f"for {model} on {data}, {labels[setup]}": record.failed
         for (setup, data, model, _), group in groups.items()
         if not group and setup in labels
         for record in group.records
         if record.error is not None
     }
-    told = [
-        f"No result for {what}: {'every case failed' if failed else 'no attack applies'}."
-        for what, failed in found.items()
-    ]
-    more = f"No result for {len(told) - _UNJUDGED} more networks or data sets."
-    return [*told[:_UNJUDGED], *[more] * (len(told) > _UNJUDGED)]
+    told = [find(Kind.no_result, what=what, failed=failed) for what, failed in found.items()]
+    if len(told) <= _UNJUDGED:
+        return told
+    return [*told[:_UNJUDGED], find(Kind.more_without_result, more=len(told) - _UNJUDGED)]
 
 
 def inapplicable(records: Iterable[Record]) -> list[str]:
     """Say which attacks cannot take which cases, and why; one sentence per attack and reason."""
-    found: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        if not record.applicable and record.error is not None:
-            found.setdefault((record.attack.name, record.error.rstrip(".")), []).append(record)
+    unfit = (record for record in records if not record.applicable and record.error is not None)
+    groups = group_by(unfit, lambda record: (record.attack.name, str(record.error).rstrip(".")))
     return [
         f"Not applicable: {name}, {count_noun(len(cases), 'case')}: {reason}."
-        for (name, reason), cases in found.items()
+        for (name, reason), cases in groups.items()
     ]
 
 

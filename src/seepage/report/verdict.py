@@ -1,42 +1,36 @@
-"""The verdict: the first sentences of a report."""
+"""The verdict: what an audit found of the people in it, and what that rests on."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from seepage.audit.audit_result import AuditResult
-from seepage.audit.record import Record
+from seepage.audit.record import Control, Record
 from seepage.audit.results import Level, Result, Results
 from seepage.audit.results.intervals import share_not_ruled_out
 from seepage.audit.results.judge import may_gain
-from seepage.audit.words import (
-    NO_DEFENSE,
-    UNSIMULATED,
-    Setup,
-    count_noun,
-    defense_words,
-    label_setups,
-    list_words,
-)
+from seepage.audit.words import NO_DEFENSE, Setup, label_setups
 from seepage.core.grouping import group_by
 from seepage.report.contradiction import contradictions
-from seepage.report.effort import tell_effort
-from seepage.report.finding import Verdict
+from seepage.report.finding import Finding, Verdict, find
 from seepage.report.headroom import headrooms
-from seepage.report.limits import find_beaten, find_settled, tell_ceiling, tell_limits
-from seepage.report.races import tell_races
+from seepage.report.limits import find_beaten, find_ceiling, find_limits, find_settled
+from seepage.report.races import find_races
 from seepage.report.unscored import (
-    tell_assumed,
-    tell_certain_words,
-    tell_unjudged,
+    find_assumed,
+    find_certain_words,
+    find_unjudged,
     verdict_without_truth,
 )
-from seepage.scoring.gallery import FEWEST
-from seepage.scoring.identification import Identification, fewest_strangers, is_close_call
+from seepage.report.wording import Cause, Kind
+from seepage.scoring.identification import fewest_strangers, is_close_call
 
-_MISLED = "the attacks also find people who are not there"
+_Groups = Mapping[Setup, Results]
+_Labels = Mapping[Setup, str]
+# What chooses among attacks, and says itself that none applies.
+_CHOOSES = "auto"
 
 
 def verdict(records: Results | Sequence[Record], *, noun: str = "inputs") -> Verdict:
@@ -49,59 +43,48 @@ def verdict(records: Results | Sequence[Record], *, noun: str = "inputs") -> Ver
         noun: What a person's data are called, e.g. "images".
     """
     results = Results.of(records)
-    errors = Counter(record.error for record in results.records if record.error is not None)
-    if errors and errors.total() == len(results.records):
-        reason, _ = errors.most_common(1)[0]
-        said = "Nothing was measured"
-        if any(record.failed for record in results.records):
-            said = "Every case failed"
-        elif not reason.startswith("no attack applies"):
-            said += ", since no attack applies"
-        return Verdict(None, f"{said}: {reason.rstrip('.')}")
+    if results.records and all(record.error is not None for record in results.records):
+        return Verdict(None, _find_common_error(results.records))
     groups = {setup: group.strongest() for setup, group in results.setups.items()}
     if not groups:
-        without_truth = verdict_without_truth(results.records, noun=noun)
-        return without_truth or Verdict(None, "There is no result yet")
+        without_truth = verdict_without_truth(results, noun=noun)
+        return without_truth or Verdict(None, find(Kind.no_result_yet))
     bare = {setup: people for setup, people in groups.items() if setup.defense == NO_DEFENSE}
     defended = {setup: people for setup, people in groups.items() if setup not in bare}
     people = results.bare.strongest()
-    where = ""
-    if defended:
-        where = " without a defense" if bare else " behind these defenses"
-    lacking = {Setup.of(r): "no attack applies" for r in results.records if not r.applicable}
-    lacking |= {Setup.of(r): "every case failed" for r in results.records if r.failed}
-    unknown = {setup: why for setup, why in lacking.items() if setup not in groups}
+    lacking = {Setup.of(r): False for r in results.records if not r.applicable}
+    lacking |= {Setup.of(r): True for r in results.records if r.failed}
+    unknown = {setup: failed for setup, failed in lacking.items() if setup not in groups}
     labels = label_setups([*groups, *unknown])
-    return Verdict(
-        level=people[0].level,
-        headline=tell_people(people, noun, where) + tell_ceiling(people),
-        details=(
-            _tell_worst(people[0]),
-            *_tell_counting(results),
-            *_tell_repeated(groups, labels),
-            *_tell_scarce(groups.values()),
-            *_tell_unsimulated(results, labels),
-            *_tell_population(bare),
-            *_compare_setups(bare, labels),
-            *_changes(defended, labels),
-            *(f"No result with {labels[setup]}: {why}." for setup, why in unknown.items()),
-            *tell_unjudged(results, {setup: labels[setup] for setup in groups}),
-            *tell_certain_words(results.records),
-            *tell_limits(results),
-            *tell_effort(results.curves),
-            *_tell_controls(results),
-            *tell_races(results.records, settled=find_settled(results)),
-        ),
-        worst=people[0],
+    where = (" without a defense" if bare else " behind these defenses") if defended else ""
+    main = find_people(people, noun, where=where, ceiling=find_ceiling(people))
+    findings = (
+        find(Kind.worst_off, people[0].level, row=people[0]),
+        *_find_counted_together(results),
+        *_find_repeated(groups, labels),
+        *_find_scarce(groups.values()),
+        *_find_unsimulated(results, labels),
+        *_find_population(bare),
+        *_compare_setups(bare, labels),
+        *_find_changes(defended, labels),
+        *(find(Kind.no_result, what=f"with {labels[s]}", failed=f) for s, f in unknown.items()),
+        *find_unjudged(results, {setup: labels[setup] for setup in groups}),
+        *find_certain_words(results.records),
+        *find_limits(results),
+        *_find_effort(results),
+        *_find_controls(results),
+        *find_races(results, settled=find_settled(results)),
     )
+    return Verdict(people[0].level, main, findings, people[0])
 
 
 def audit_verdict(audit: AuditResult) -> Verdict:
     """Judge an audit in the words of its data: images, signals, or inputs of any kind."""
     found = contradictions(headrooms(audit.results, audit.bounds))
-    alarms = (*(contradiction.sentence for contradiction in found), *find_beaten(audit.results))
+    alarms = (*(one.finding for one in found), *find_beaten(audit.results))
     judged = verdict(audit.results, noun=name_inputs(audit))
-    return replace(judged, details=(*tell_assumed(audit), *judged.details), alarms=alarms)
+    findings = (*find_assumed(audit), *judged.findings)
+    return replace(judged, findings=findings, contradictions=alarms)
 
 
 def name_inputs(audit: AuditResult) -> str:
@@ -110,40 +93,55 @@ def name_inputs(audit: AuditResult) -> str:
     return (kinds.pop() if len(kinds) == 1 else "") or "inputs"
 
 
-def tell_people(people: Results, noun: str, where: str = "") -> str:
-    """Say in one sentence how many of these people were identified, and how."""
-    found, total = people.identified, len(people)
-    if found:
-        who = f"{found} of {total} people" if total > 1 else "The one person attacked"
-        verb = "were" if found > 1 or total > 1 else "was"
-        labels = count_labels(people)
-        which = f"{labels} of {total} labels" if total > 1 else "the label"
-        besides = f"; {which} came back too" if labels else ""
-        said = _list_words(people)
-        besides += f"; {said} came back" if said and found < total else ""
-        told = f"{who} {verb} identified{where}: {_count_levels(people, noun)}{besides}"
-        told += f"; {UNSIMULATED}" * any(map(_is_unsimulated, people))
-        doubtful = count_doubtful(people)
-        of = f" for {doubtful} of them" if doubtful < found else ""
-        return told + f"; this cannot be trusted{of}: {_MISLED}" * bool(doubtful)
-    attacked = count_noun(total, "person", "people")
-    parts = _list_leaked_parts(people)
-    if people.unclear and _list_words(people):
-        return (
-            f"Words leaked{where}: {parts} came back; whether anybody is identified is "
-            f"inconclusive: {_excuse(people)} ({attacked} attacked)"
-        )
-    if people.unclear:
-        besides = f"; {parts} came back" if parts else ""
-        return f"Inconclusive{where}: {_excuse(people)} ({attacked} attacked){besides}"
-    if parts:
-        return f"Nobody was identified{where}, but {parts} came back"
-    return f"Nobody was identified{where} ({attacked} attacked)"
+def _find_common_error(records: Sequence[Record]) -> Finding:
+    """Why there is no result at all: the most frequent reason."""
+    [(reason, _)] = Counter(str(record.error) for record in records).most_common(1)
+    if any(record.failed for record in records):
+        return find(Kind.every_case_failed, reason=reason.rstrip("."))
+    chooses = all(record.attack.name == _CHOOSES for record in records)
+    kind = Kind.nothing_measured if chooses else Kind.nothing_applies
+    return find(kind, reason=reason.rstrip("."))
 
 
-def count_doubtful(people: Results) -> int:
-    """How many are identified only by attacks that also find people who are not there."""
-    return sum(row.doubtful for row in people)
+def find_people(people: Results, noun: str, *, where: str = "", ceiling: float = 1.0) -> Finding:
+    """How many of these people were identified and how, or why that cannot be told.
+
+    Args:
+        people: The strongest result on each.
+        noun: What a person's data are called.
+        where: Behind which defenses, as a clause.
+        ceiling: The share of people that any attack identifies at most; 1 if that is not known.
+    """
+    found = people.identified
+    kind = Kind.identified
+    if not found:
+        kind = Kind.inconclusive if people.unclear else Kind.not_identified
+        if people.unclear and any(not part.in_order for row in people for part in row.parts):
+            kind = Kind.words_leaked
+    return find(
+        kind,
+        people[0].level if len(people) else None,
+        noun=noun,
+        where=where,
+        levels=Counter(row.level for row in people if row.level.identified),
+        **_count_parts(people),
+        doubtful=sum(row.doubtful for row in people),
+        unsimulated=any(map(_is_unsimulated, people)),
+        because=_explain(people) if people.unclear else None,
+        ceiling=ceiling,
+    )
+
+
+def _count_parts(people: Results) -> dict[str, object]:
+    """How many labels came back, and which shares of columns or words."""
+    parts = dict.fromkeys(part for row in people for part in row.parts)
+    return {"total": len(people), "labels": sum(row.label for row in people), "parts": (*parts,)}
+
+
+def _explain(people: Results) -> tuple[Cause, int]:
+    """Why nothing can be concluded, and how many strangers it takes where these are too few."""
+    cause = find_cause(people)
+    return cause, fewest_strangers(len(people)) if cause is Cause.close_call else 0
 
 
 def _is_unsimulated(row: Result) -> bool:
@@ -151,191 +149,84 @@ def _is_unsimulated(row: Result) -> bool:
     return bool(row.record.effort.get("unsimulated"))
 
 
-_SCARCE = ("few of the label", "synthetic")
-# Why first place among these strangers proves too little.
-_UNFAIR: Mapping[str, str] = {
-    "few of the label": "there were too few strangers of the same label to compare with",
-    "synthetic": "no inputs of other people were given to compare with",
-    "one shade": "the input has one shade, so only its values can be compared",
-}
-
-
-def _excuse(people: Results) -> str:
+def find_cause(people: Results) -> Cause:
     """Why nothing can be concluded from having found nobody."""
     unclear = [row for row in people if row.unclear]
-    controlled = [a.record.control for a in unclear if a.record.control is not None]
-    places = [a.identification for a in unclear if a.identification is not None]
-    if any(map(_is_unsimulated, unclear)):
-        return UNSIMULATED
-    if all(a.exact for a in unclear):
+    controlled = [row.record.control for row in unclear if row.record.control is not None]
+    places = [row.identification for row in unclear if row.identification is not None]
+    flags = {flag for row in unclear for flag, value in row.record.effort.items() if value}
+    if "unsimulated" in flags:
+        return Cause.unsimulated
+    if all(row.exact for row in unclear):
         if not places:
-            return "what came back is exact, but there is nobody to compare with"
+            return Cause.exact_alone
         if all(place.rank > 1 for place in places):
-            return "what came back is exact, but fits others as well"
+            return Cause.exact_fits_others
     if places and not any(place.fair for place in places):
-        return _UNFAIR[places[0].gallery]
+        return Cause(places[0].gallery)
     if any(is_close_call(place, len(people)) for place in places):
-        return (
-            "the person came first among strangers, but among too few to rule out luck, which "
-            f"takes {fewest_strangers(len(people))}"
-        )
-    if any(a.record.effort.get("foreign") for a in unclear):
-        return "what was simulated is not the step of the training loop"
+        return Cause.close_call
+    if "foreign" in flags:
+        return Cause.foreign
     if not controlled:
-        return "no control was run, so the attacks may be too weak"
+        return Cause.no_control
     if any(control.works for control in controlled):
-        if any(a.record.effort.get("cut") for a in unclear):
-            return "time cut the attacks short"
-        if any(a.record.effort.get("misled") for a in unclear):
-            return "no guess explains the update as the inputs do, so the attack may only be misled"
+        if "cut" in flags:
+            return Cause.cut
+        if "misled" in flags:
+            return Cause.misled
         # A single batch of canaries is enough where more of them would clear nobody.
-        if any(may_gain(a.record) for a in unclear) or any(control.able for control in controlled):
-            return "more steps may still find more"
-        return "the control found somebody, but was of too few people"
-    return "the attacks were too weak to tell"
+        if any(may_gain(row.record) for row in unclear) or any(c.able for c in controlled):
+            return Cause.more_steps
+        return Cause.few_canaries
+    return Cause.too_weak
 
 
-def _tell_unsimulated(results: Results, labels: Mapping[Setup, str]) -> list[str]:
-    """Which defenses no attack could simulate, and what that means."""
+def _find_unsimulated(results: Results, labels: _Labels) -> Iterator[Finding]:
+    """Which defenses no attack could simulate."""
     names = dict.fromkeys(labels[row.setup] for row in results if _is_unsimulated(row))
-    return [
-        f"What {list_words([*names])} prepares is not what its prepare_expected tells those who "
-        "simulate it, so a guess that explains the update may still be wrong, and none is proved."
-    ] * bool(names)
+    if names:
+        yield find(Kind.unsimulated, setups=[*names])
 
 
-def _tell_scarce(groups: Collection[Results]) -> list[str]:
-    """Whom only a near copy can identify, and how many strangers it takes to single them out."""
-    everybody = {row.person for people in groups for row in people}
-    missed = {row.person: row for people in groups for row in people if not row.level.identified}
-    places = [a.identification for a in missed.values() if a.identification is not None]
-    scarce = sum(place.gallery in _SCARCE for place in places)
-    who, alone = f"For {scarce} of {len(everybody)} people", ""
-    if len(everybody) == 1:
-        who = "For the one person attacked"
-        alone = f", and {fewest_strangers(1)} if one person alone is attacked"
-    return [
-        f"{who} only a near copy of the input counts; singling out takes {FEWEST} strangers of the "
-        f"same label{alone}."
-    ] * bool(scarce)
+def _find_scarce(groups: Collection[Results]) -> Iterator[Finding]:
+    """How many can only be identified by a near copy, for lack of strangers."""
+    people = {row.person for group in groups for row in group}
+    missed = {row.person: row for group in groups for row in group if not row.level.identified}
+    places = [row.identification for row in missed.values() if row.identification is not None]
+    scarce = sum(place.gallery in (Cause.few_of_the_label, Cause.synthetic) for place in places)
+    if scarce:
+        yield find(Kind.scarce, scarce=scarce, total=len(people))
 
 
-def _count_levels(people: Results, noun: str) -> str:
-    """How many are reconstructed, recognisable and singled out, in words."""
-    counts = Counter(row.level for row in people)
-    words = {
-        Level.reconstructed: f"{noun} reconstructed",
-        Level.recognisable: "recognisable",
-        Level.singled_out: "singled out among strangers",
-    }
-    said = [(counts[level], text) for level, text in words.items() if counts[level]]
-    if counts[Level.reconstructed] == 1:
-        said[0] = 1, f"{noun.removesuffix('s')} reconstructed"
-    if len(people) == 1:
-        return said[0][1]
-    return list_words([f"{count} {text}" for count, text in said])
-
-
-def _list_words(people: Results) -> str:
-    """How much of texts came back in no order, from the least to the most; empty if nothing."""
-    parts = (part for row in people for part in row.parts if not part.in_order)
-    return list_words(list(dict.fromkeys(part.words() for part in parts)))
-
-
-def _list_leaked_parts(people: Results) -> str:
-    """What came back besides inputs: labels, columns, words."""
-    parts = dict.fromkeys(part.words() for row in people for part in row.parts)
-    labels = count_labels(people)
-    which = f"the labels of {labels} of {len(people)} people" if len(people) > 1 else "the label"
-    return list_words([*[which] * bool(labels), *parts])
-
-
-def _tell_worst(row: Result) -> str:
-    data, person = row.victim
-    if row.level is Level.reconstructed:
-        how = "came back exactly"
-    elif row.level.identified:
-        how = f"came back at {row.amount.words()}"
-    elif row.exact:
-        how = "was not identified, although a guess is exact"
-    else:
-        how = f"was not identified: the best guess has {row.amount.words()}"
-    found, among = row.identification, ""
-    if found is not None and found.singled_out and row.level.identified:
-        among = f", first among {found.strangers} strangers{_describe_gallery(found)}"
-        # How rare a match is can be told from strangers who are like the person only.
-        is_told = found.fair and row.level is not Level.reconstructed
-        if is_told and not row.doubtful:
-            low = found.one_in_low
-            claim = f"{float(f'{low:.1g}'):,.0f}" if low < 1e9 else "a billion"
-            among += f" (luck matches this well at most once in {claim})"
-    elif found is not None:
-        of = f"{found.strangers} strangers{_describe_gallery(found)}"
-        among = f", {'first' if found.rank == 1 else f'place {found.rank}'} among {of}"
-        if row.exact and found.rank > 1:
-            among = f": {_tell_fitted(found)}"
-    elif row.exact:
-        among = ": there is nobody to compare with"
-    beside = row.without_update
-    guessed = f"; a guess that needs no update reaches {beside.words()}" if beside.value else ""
-    return f"The worst-off person, {data} #{person}, {how}{among}{guessed}."
-
-
-def _tell_fitted(found: Identification) -> str:
-    """Whom an exact guess fits besides the person."""
-    if found.copies:
-        return f"it is the input of {found.copies} others in the data too"
-    if found.gallery == "one shade":
-        return "the input is blank, and anybody can guess that"
-    of = f"{found.strangers} strangers{_describe_gallery(found)}"
-    return f"it is as near to {found.rank - 1} of {of}"
-
-
-def _tell_counting(results: Results) -> list[str]:
+def _find_counted_together(results: Results) -> Iterator[Finding]:
     """How people behind several captured updates were counted."""
     updates = {row.update for row in results if row.record.known_as}
-    if len(updates) < 2:
-        return []
-    return [
-        f"In {len(updates)} captured updates the same input of one client counts as one person; "
-        "whether different inputs are of one person cannot be known, so each of them counts."
-    ]
+    if len(updates) > 1:
+        yield find(Kind.counting, updates=len(updates))
 
 
-def _tell_repeated(groups: Mapping[Setup, Results], labels: Mapping[Setup, str]) -> list[str]:
+def _find_repeated(groups: _Groups, labels: _Labels) -> Iterator[Finding]:
     """Who counts as found behind a link that the adversary can apply itself."""
-    told = []
     for setup, people in groups.items():
-        for links, found in group_by(people, lambda a: a.behind).items():
+        for links, found in group_by(people, lambda row: row.behind).items():
             if links:
-                worst = found[0]
-                data, person = worst.victim
-                told.append(
-                    f"With {labels[setup]}, {len(found)} of {len(people)} people count as found "
-                    f"behind {defense_words(links)}, which whoever sees the update can apply to "
-                    f"it: the search without it was too weak (there {data} #{person} came back at "
-                    f"{worst.amount.words()})."
-                )
-    return told
+                numbers = {"found": len(found), "total": len(people), "worst": found[0]}
+                yield find(Kind.repeated, found[0].level, setup=labels[setup], **numbers)
 
 
-def _describe_gallery(found: Identification) -> str:
-    return {
-        "same label": " of the same label",
-        "any label": "",
-        "few of the label": ", too few of whom share the label",
-        "synthetic": " made up for the comparison, since no others were given",
-        "one shade": ", compared by values alone, since the input has one shade",
-    }[found.gallery]
+def _find_effort(results: Results) -> Iterator[Finding]:
+    """Whether more steps would find more, of attacks that ran with several numbers of steps."""
+    curves = results.curves
+    rising = sorted((c for c in curves if c.rising), key=lambda c: -c.gain.high)
+    if curves:
+        labels = label_setups(curve.setup for curve in curves)
+        most = (labels[rising[0].setup], rising[0]) if rising else None
+        yield find(Kind.effort, rising=len(rising), total=len(curves), most=most)
 
 
-def count_labels(people: Results) -> int:
-    """How many labels came back that the adversary did not know."""
-    return sum(row.label for row in people)
-
-
-def _tell_controls(results: Results) -> list[str]:
-    """What the controls say about the attacks, in a sentence or two."""
+def _find_controls(results: Results) -> Iterator[Finding]:
+    """What the controls say about the attacks."""
     found = [
         group[-1].record
         for group in results.by("data", "model", "attack", "setup").values()
@@ -343,126 +234,92 @@ def _tell_controls(results: Results) -> list[str]:
     ]
     controls = [record.control for record in found if record.control is not None]
     if not controls:
-        return []
-    able = [c for c in controls if c.works]
-    counts = [control.bare for control in able or controls if control.bare is not None]
-    canaries = "people whom the audit had chosen itself"
-    works = any(row.level.identified for row in results)
-    besides = "though it found others" if works else "not even without a defense"
-    alone = not able and any(control.searched for control in controls)
-    by = " by the search alone" if alone else ""
-    first = f"Positive control: {canaries} were not singled out{by}, {besides}."
-    if not counts:
-        first = "Positive control: it gave no result."
-    elif able or not any(control.relevant for control in controls):
-        found_of, tried_on, _ = least = min(counts, key=lambda count: (count[1], count[0]))
-        alone = any(control.searched and control.bare == least for control in able)
-        how = ("the search alone" if alone else "the attack") if able else "a closed form"
-        first = (
-            f"Positive control: without a defense {how} found {found_of} of {tried_on} {canaries}"
-        )
-        first += "." if able or works else f", {_tell_failed_form(results)}."
-    elif (most := max(counts))[0]:
-        besides = besides.removeprefix("not ")
-        first = (
-            f"Positive control: only {most[0]} of {most[1]} {canaries} were found{by}, {besides}."
-        )
+        return
+    finds_people = any(row.level.identified for row in results)
+    yield _judge_positive(controls, results, finds_people=finds_people)
     hits, tested, luck = (sum(c.negative[i] for c in controls) for i in range(3))
-    if not tested:
-        return [first]
-    second = (
-        f"Negative control: in guesses made from other updates, {hits} of {tested} people were "
-        f"found, where luck finds {luck:.2g}."
-    )
-    names = dict.fromkeys(
-        record.attack.name
-        for record in found
-        if record.control is not None and record.control.misleading
-    )
-    if names:
-        second += f" With {list_words(list(names))} that is more than luck explains."
-    return [first, second]
+    if tested:
+        misleading = [r.attack.name for r in found if r.control and r.control.misleading]
+        names = [*dict.fromkeys(misleading)]
+        yield find(Kind.negative_control, hits=hits, tested=tested, luck=luck, misleading=names)
 
 
-def _tell_failed_form(results: Results) -> str:
-    """Why a closed form says nothing of these people, although it found others."""
-    if any(a.record.defense and not a.record.readable for a in results):
-        return "but behind the defense it has no gradient to read"
-    return "but it does not explain the updates that were attacked"
+def _judge_positive(
+    controls: Sequence[Control], results: Results, *, finds_people: bool
+) -> Finding:
+    able = [control for control in controls if control.works]
+    counts = [control.bare for control in able or controls if control.bare is not None]
+    alone = not able and any(control.searched for control in controls)
+    if not counts:
+        return find(Kind.control_without_result)
+    if able or not any(control.relevant for control in controls):
+        hits, tested, _ = least = min(counts, key=lambda count: (count[1], count[0]))
+        readable = not any(row.record.defense and not row.record.readable for row in results)
+        return find(
+            Kind.control_found,
+            hits=hits,
+            tested=tested,
+            by_search=any(control.searched and control.bare == least for control in able),
+            by_form=not able,
+            useless=not able and not finds_people,
+            readable=readable,
+        )
+    most = max(counts)
+    kind = Kind.control_found_few if most[0] else Kind.control_found_nobody
+    return find(kind, hits=most[0], tested=most[1], alone=alone, finds_people=finds_people)
 
 
-def _compare_setups(bare: Mapping[Setup, Results], labels: Mapping[Setup, str]) -> list[str]:
+def _compare_setups(bare: _Groups, labels: _Labels) -> Iterator[Finding]:
     """How many people are identified without a defense, if batch sizes or clients differ."""
-    if len(bare) < 2:
-        return []
-    shares = [f"{_share(people)} with {labels[setup]}" for setup, people in bare.items()]
-    return [f"Identified were {list_words(shares)}."]
+    if len(bare) > 1:
+        shares = [(labels[setup], group.identified, len(group)) for setup, group in bare.items()]
+        yield find(Kind.identified_by_setup, shares=shares)
 
 
-def _changes(groups: Mapping[Setup, Results], labels: Mapping[Setup, str]) -> list[str]:
+def _find_changes(groups: _Groups, labels: _Labels) -> Iterator[Finding]:
     """What each defense changes."""
     leaking = {setup: people for setup, people in groups.items() if people.identified}
     rest = {setup: people for setup, people in groups.items() if setup not in leaking}
     unclear = {setup: people for setup, people in rest.items() if people.unclear}
     holding = {setup: people for setup, people in rest.items() if setup not in unclear}
-    sentences = []
     if leaking:
         ranked = sorted(leaking.items(), key=lambda item: -item[1].identified)
-        kept = [f"{labels[setup]} ({_share(people)}{_warn(people)})" for setup, people in ranked]
-        sentences.append(f"People were still identified behind {list_words(kept)}.")
-    settled = [setup for setup, people in holding.items() if all(a.settled for a in people)]
+        shares = [
+            (labels[s], people.identified, len(people), sum(row.doubtful for row in people))
+            for s, people in ranked
+        ]
+        yield find(Kind.identified_behind, Level.singled_out, shares=shares)
+    settled = [s for s, people in holding.items() if all(row.settled for row in people)]
     tested = [setup for setup in holding if setup not in settled]
     if settled:
-        names = list_words([labels[setup] for setup in settled], "or")
-        sentences.append(
-            f"Nobody was identified behind {names}; in theory no attack does better than luck."
-        )
+        yield find(Kind.settled_behind, Level.not_shown, setups=[labels[s] for s in settled])
     if tested:
-        names = list_words([labels[setup] for setup in tested], "or")
-        left = _tell_rest(min((holding[setup] for setup in tested), key=_count_updates))
-        sentences.append(f"Nobody was identified behind {names}; {left}.")
-    if unclear:
-        for why in dict.fromkeys(map(_excuse, unclear.values())):
-            listed = [labels[setup] for setup, people in unclear.items() if _excuse(people) == why]
-            sentences.append(f"Inconclusive behind {list_words(listed, 'or')}: {why}.")
+        least = min((holding[setup] for setup in tested), key=_count_updates)
+        names = [labels[setup] for setup in tested]
+        yield find(Kind.held_behind, Level.not_shown, setups=names, **_count_rest(least))
+    by_cause = group_by(unclear, lambda setup: _explain(unclear[setup]))
+    for because, setups in by_cause.items():
+        names = [labels[setup] for setup in setups]
+        yield find(Kind.inconclusive_behind, Level.inconclusive, setups=names, because=because)
     for setup, people in rest.items():
-        parts = _list_leaked_parts(people)
-        if parts:
-            sentences.append(f"Behind {labels[setup]}, {parts} came back all the same.")
+        if any(row.label or row.parts for row in people):
+            yield find(Kind.parts_behind, Level.partly, setup=labels[setup], **_count_parts(people))
     if groups and not holding and not unclear:
-        sentences.append("No defense tried here hides everybody.")
-    return sentences
+        yield find(Kind.nothing_holds)
 
 
-def _tell_population(bare: Mapping[Setup, Results]) -> list[str]:
+def _find_population(bare: _Groups) -> Iterator[Finding]:
     """How many of a population may be identified although nobody was, without a defense."""
-    if not bare or any(p.identified or p.unclear for p in bare.values()):
-        return []
-    left = _tell_rest(min(bare.values(), key=_count_updates))
-    return [f"That nobody was identified is no proof for others: {left}."]
+    if bare and not any(people.identified or people.unclear for people in bare.values()):
+        yield find(Kind.population, **_count_rest(min(bare.values(), key=_count_updates)))
 
 
-def _tell_rest(people: Results) -> str:
+def _count_rest(people: Results) -> dict[str, object]:
     """What having found none of these people leaves open."""
-    updates, tested = _count_updates(people), count_noun(len(people), "person", "people")
-    shared = f" in {count_noun(updates, 'update')}" if updates < len(people) else ""
-    return (
-        f"with {tested}{shared} tested, up to {100 * share_not_ruled_out(updates):.0f} % of a "
-        "population may still be (95 % confidence)"
-    )
+    updates = _count_updates(people)
+    return {"people": len(people), "updates": updates, "share": share_not_ruled_out(updates)}
 
 
 def _count_updates(people: Results) -> int:
     """How many independent draws these people are: those of one update share all that varies."""
     return len({row.update for row in people})
-
-
-def _warn(people: Results) -> str:
-    doubtful = count_doubtful(people)
-    if not doubtful:
-        return ""
-    return f", {'' if doubtful == people.identified else f'{doubtful} '}not to be trusted"
-
-
-def _share(people: Results) -> str:
-    return f"{people.identified} of {len(people)}"

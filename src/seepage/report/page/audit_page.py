@@ -26,7 +26,6 @@ from seepage.audit.words import (
     short_names,
 )
 from seepage.core.scale import DECIBELS
-from seepage.report.effort import curve_words
 from seepage.report.headroom import headrooms
 from seepage.report.page.chart import Axis, Curve, Labels, Mark, line_chart, span_axis
 from seepage.report.page.document import (
@@ -54,8 +53,9 @@ from seepage.report.page.people_section import (
 from seepage.report.page.picture import Shown
 from seepage.report.page.race_section import race_section
 from seepage.report.page.strip_sections import bound_section, defense_section
-from seepage.report.unscored import missing, tell_proof
+from seepage.report.unscored import missing
 from seepage.report.verdict import audit_verdict
+from seepage.report.wording import curve_words, proof_words
 
 if TYPE_CHECKING:
     from seepage.audit.audit_result import AuditResult
@@ -166,7 +166,7 @@ def _draw_cell(data: str | None, updates: Mapping[str, Results]) -> Markup:
     if not blind:
         return filter_link("failed", words=data)
     proofs = [r.certificate for r in blind if r.certificate and r.certificate["unique"]]
-    said = tell_proof(proofs[0]) if proofs else "no truth"
+    said = proof_words(proofs[0]) if proofs else "no truth"
     left = filter_link(f"residual {residual_words(blind[0].residual)}", words=data)
     return join_markup(coloured(said, f"badge {'leak' if proofs else 'trace'}"), " ", left)
 

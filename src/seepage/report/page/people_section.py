@@ -36,7 +36,7 @@ from seepage.report.page.document import (
     macros,
 )
 from seepage.report.page.picture import Shown, picture
-from seepage.report.unscored import tell_proof
+from seepage.report.wording import proof_words
 
 # With many people only the worst-off are drawn, so that the page stays small enough to send.
 PEOPLE = 24
@@ -173,7 +173,7 @@ def _certificate_words(certificate: Proof) -> str:
     if certificate.get("certain") and not certificate["unique"]:
         return f"{certificate['certain']} different words proved"
     proof = ", no other input nearby fits" if certificate.get("locally_unique") else ""
-    proof = f", {tell_proof(certificate)}" if certificate["unique"] else proof
+    proof = f", {proof_words(certificate)}" if certificate["unique"] else proof
     return f"residual {residual_words(float(certificate['residual'] or 0))}{proof}"
 
 

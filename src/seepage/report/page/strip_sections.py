@@ -27,6 +27,7 @@ from seepage.report.headroom import (
     Standing,
     closest_words,
     error_words,
+    judge_headroom,
     reached,
     read_headroom,
     scenes,
@@ -52,6 +53,7 @@ from seepage.report.page.document import (
     number_columns,
     table,
 )
+from seepage.report.wording import Kind
 from seepage.scoring.scores import find_scale
 
 
@@ -341,10 +343,10 @@ def _bound_table(
 def _bound_cell(headroom: Headroom | None) -> Markup:
     if headroom is None or not headroom.speaks:
         return faint("not asked" if headroom is None else read_headroom(headroom))
-    middle, said = headroom.middle, read_headroom(headroom)
-    beaten = said.startswith("BEATEN")
+    middle, judged = headroom.middle, judge_headroom(headroom)
+    beaten = judged.kind is Kind.bound_contradicted
     cell: Markup = macros("strips").bound(
-        error_words(middle.rmse), decibels(middle.ceiling), said, beaten
+        error_words(middle.rmse), decibels(middle.ceiling), str(judged), beaten
     )
     return cell
 
