@@ -194,7 +194,7 @@ def _find_scarce(groups: Collection[Results]) -> Iterator[Finding]:
     people = {row.person for group in groups for row in group}
     missed = {row.person: row for group in groups for row in group if not row.level.identified}
     places = [row.identification for row in missed.values() if row.identification is not None]
-    scarce = sum(place.gallery in (Cause.few_of_the_label, Cause.synthetic) for place in places)
+    scarce = sum(place.gallery in ("few of the label", "synthetic") for place in places)
     if scarce:
         yield find(Kind.scarce, scarce=scarce, total=len(people))
 

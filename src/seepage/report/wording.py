@@ -286,7 +286,7 @@ def _say_place(row: Result) -> str:
         return f", {'first' if found.rank == 1 else f'place {found.rank}'} among {strangers}"
     if found.copies:
         return f": it is the input of {found.copies} others in the data too"
-    if found.gallery == Cause.one_shade:
+    if found.gallery == "one shade":
         return ": the input is blank, and anybody can guess that"
     return f": it is as near to {found.rank - 1} of {strangers}"
 
