@@ -12,18 +12,13 @@ from typing import TypeVar
 
 from seepage.audit.record import Defense, Record
 from seepage.core.construct import Component
-from seepage.defenses.recorded import describe_defense
+from seepage.defenses.recorded import defense_words as defense_words
 
 T = TypeVar("T", bound=Hashable)
 
 NO_DEFENSE: Defense = ()
 # Why nothing is said to be safe, or proved, behind a defense that does not do what it tells.
 UNSIMULATED = "the defense could not be simulated"
-
-
-def defense_words(defense: Defense) -> str:
-    """The short label of a defense; a plugin's defense reads like the call that makes it."""
-    return describe_defense(defense)
 
 
 def local_words(local: Component) -> str:

@@ -44,18 +44,18 @@ def only_scales(link: Component) -> bool:
     return isinstance(found, Link) and found.only_scales
 
 
-def describe_defense(defense: Sequence[Component]) -> str:
+def defense_words(defense: Sequence[Component]) -> str:
     """A few words for a chain of defenses; somebody else's read like the call that makes them.
 
     Example:
-        >>> describe_defense(()), describe_defense((Component("Prune", {"ratio": 0.9}),))
+        >>> defense_words(()), defense_words((Component("Prune", {"ratio": 0.9}),))
         ('no defense', 'Prune 0.9')
-        >>> describe_defense((Component("Sign"), Component("Blur", {"width": 3})))
+        >>> defense_words((Component("Sign"), Component("Blur", {"width": 3})))
         'Sign + Blur(width=3)'
         >>> clip, mean = Component("ClipEach", {"max_norm": 1.0}), Component("Mean", {"over": 4})
-        >>> describe_defense((clip, mean, Component("AddGaussian", {"std": 0.125})))
+        >>> defense_words((clip, mean, Component("AddGaussian", {"std": 0.125})))
         'DP-SGD C=1 σ=0.5'
-        >>> describe_defense((clip, Component("Mean"), Component("AddGaussian", {"std": 0.01})))
+        >>> defense_words((clip, Component("Mean"), Component("AddGaussian", {"std": 0.01})))
         'DP-SGD C=1 noise 0.01'
     """  # noqa: RUF002
     links = [find_built_in(link) or link for link in defense]

@@ -52,6 +52,10 @@ class Box(Domain):
         """Undo `normalise`."""
         return inputs * self._by_channel(self.std, inputs) + self._by_channel(self.mean, inputs)
 
+    def likeness(self, others: Tensor) -> Likeness:
+        """Compare pictures in every view, and rows entry by entry."""
+        return Pictures() if self.pictorial else super().likeness(others)
+
     def check(self, inputs: Tensor) -> None:
         """Raise `InvalidValue` unless these are finite inputs `(B, *shape)` within the bounds."""
         if tuple(inputs.shape[1:]) != self.shape:
@@ -114,10 +118,6 @@ class Image(Box):
         drawn = [draw_ellipses(self.shape, rng.fork(i)) for i in range(size)]
         return _scale(torch.stack(drawn), self.bounds)
 
-    def likeness(self, others: Tensor) -> Likeness:
-        """Compare in every view."""
-        return Pictures()
-
 
 @dataclass(frozen=True)
 class Signal(Box):
@@ -137,10 +137,6 @@ class Signal(Box):
         """Draw sums of waves, the slow ones stronger."""
         drawn = [draw_waves(self.shape, rng.fork(i)) for i in range(size)]
         return _scale(torch.stack(drawn), self.bounds)
-
-    def likeness(self, others: Tensor) -> Likeness:
-        """Compare in every view."""
-        return Pictures()
 
 
 @dataclass(frozen=True)
