@@ -46,7 +46,7 @@ def described(room) -> dict[str, object]:
         "median_reached_psnr": round(median(attempt.psnr for attempt in room.tried), 2),
         "says_nothing": list(room.remarks),
     }
-    if room.speaks:
+    if room.people:
         ceilings = [person.ceiling for person in room.people]
         row |= {
             "ceiling_psnr": [round(c, 2) if math.isfinite(c) else str(c) for c in ceilings],

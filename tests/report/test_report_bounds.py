@@ -20,10 +20,10 @@ from seepage.report import (
     audit_verdict,
     bound_table,
     contradictions,
+    explain_silence,
     flat_bounds,
     headrooms,
     missing,
-    silences,
     summarise,
 )
 from seepage.report.headroom import read_headroom
@@ -117,19 +117,19 @@ def test_a_bound_that_says_nothing_is_named_with_its_reason_and_still_shows_the_
     rooms = found([attack()], [bound(rmse=0.0, remark="no noise is added")])
     assert read_headroom(rooms[0]) == "says nothing"
     assert [a.psnr for a in rooms[0].tried] == [30.0]
-    assert silences(rooms) == [
+    assert explain_silence(rooms) == [
         f"CramerRao says nothing behind {defense_words(NOISE)}: no noise is added."
     ]
     several = found([], [
         *(bound(p, rmse=0.0, remark=f"{p + 2} of 9 directions are open") for p in range(3)),
         bound(3),
     ])  # fmt: skip
-    assert silences(several) == [
+    assert explain_silence(several) == [
         f"CramerRao says nothing behind {defense_words(NOISE)}: 2 to 4 of 9 directions are open."
     ]
     assert read_headroom(several[0]) == "no attack to compare with; says nothing of 3"
     odd = found([], [bound(metric="rank")])
-    assert "it bounds rank, which is no error per entry" in silences(odd)[0]
+    assert "it bounds rank, which is no error per entry" in explain_silence(odd)[0]
 
 
 def test_a_guess_that_needs_no_update_explains_a_wide_bound_and_a_prior_a_narrow_one():

@@ -17,7 +17,7 @@ from seepage.bounds.dp_limits import read_guaranteed_noise
 from seepage.core.construct import Component
 from seepage.core.reconstruction import Race, Trial
 from seepage.defenses.chain import Chain
-from seepage.report import Level, headrooms, read_headroom, silences, verdict
+from seepage.report import Level, explain_silence, headrooms, read_headroom, verdict
 from seepage.report.limits import _find_limit, find_beaten, find_limits
 from seepage.report.wording import Kind
 from seepage.scoring.identification import Identification
@@ -221,7 +221,7 @@ def test_a_spec_can_name_the_limit_and_the_tables_tell_it():
     clipped, bare = headrooms(Results.of(found.records), found.bounds)
     assert read_headroom(clipped) == "no attack identifies more than 1.05 % of people"
     assert read_headroom(bare) == "says nothing"
-    [why] = silences([clipped, bare])
+    [why] = explain_silence([clipped, bare])
     assert why.startswith("IdentificationLimit says nothing behind Gaussian noise")
 
 

@@ -108,7 +108,7 @@ class Setup:
     @classmethod
     def of(cls, record: Record) -> Setup:
         """The setup of a case."""
-        return cls(record.defense, record.local, record.batch_size)
+        return cls(record.defense, record.local, len(record.people))
 
 
 def label_setups(setups: Iterable[Setup]) -> dict[Setup, str]:

@@ -136,7 +136,7 @@ def _describe_bound(record: Record) -> str:
     [headroom] = report.headrooms([], [record])
     if headroom.odds:
         return report.read_headroom(headroom)
-    if not headroom.speaks:
+    if not headroom.people:
         return f"says nothing: {'; '.join(headroom.remarks)}"
     return f"at most {report.decibels(max(person.ceiling for person in headroom.people))}"
 
@@ -274,9 +274,9 @@ def _print_result(found: AuditResult, console: Console) -> None:
         print_line(console, sentence)
     if found.bounds:
         told = report.headrooms(found.results, found.bounds)
-        if any(headroom.speaks or headroom.odds for headroom in told):
+        if any(headroom.people or headroom.odds for headroom in told):
             console.print(report.bound_table(told))
-        for sentence in report.silences(told):
+        for sentence in report.explain_silence(told):
             print_line(console, sentence)
         print_alarms(judged, console)
     for sentence in report.inapplicable(found.every_record):

@@ -27,7 +27,7 @@ from seepage.report.flat_rows import (
     labelled_record,
     result_rows,
 )
-from seepage.report.headroom import Headroom, headrooms, read_headroom, silences
+from seepage.report.headroom import Headroom, explain_silence, headrooms, read_headroom
 from seepage.report.leak_table import leak_table
 from seepage.report.page.audit_page import audit_page
 from seepage.report.page.comparison_page import comparison_page
@@ -69,6 +69,7 @@ __all__ = [
     "contradictions",
     "decibels",
     "defense_words",
+    "explain_silence",
     "flat_bounds",
     "headrooms",
     "inapplicable",
@@ -86,7 +87,6 @@ __all__ = [
     "share_interval",
     "share_not_ruled_out",
     "shifts",
-    "silences",
     "summarise",
     "unscored",
     "verdict",
@@ -101,6 +101,7 @@ def _strongest(tried: Iterable[Result]) -> dict[tuple[str, int], Result]:
 _OLD = {
     "Attempt": ("seepage.audit.results.Result", Result),
     "attempts": ("seepage.audit.results.Results.of", Results.of),
+    "silences": ("explain_silence", explain_silence),
     "strongest": ("seepage.audit.results.Results.strongest", _strongest),
 }
 

@@ -84,7 +84,7 @@ class Standing:
         return lower and closest is not None and closest.psnr > self.ceiling
 
     @property
-    def blunt(self) -> bool:
+    def looser_than_guess(self) -> bool:
         """Whether a guess without any update is closer, so that the bound holds back nobody."""
         guesses = [a.baseline for a in self.tried if a.baseline is not None]
         return self.bound.side == "lower" and bool(guesses) and max(guesses) > self.ceiling
@@ -131,16 +131,37 @@ class Headroom:
     silent: int = 0
     odds: tuple[float, ...] = ()
 
-    @property
-    def speaks(self) -> bool:
-        """Whether it bounds the error of anybody."""
-        return bool(self.people)
-
     @cached_property
     def middle(self) -> Standing:
         """The person in the middle, by ceiling."""
         ranked = sorted(self.people, key=lambda person: person.ceiling)
         return ranked[len(ranked) // 2]
+
+    @cached_property
+    def standing(self) -> Finding:
+        """How the closest attacks stand to the bound."""
+        if self.odds:
+            return find(Kind.bound_on_people, share=max(self.odds))
+        if not self.people:
+            return find(Kind.bound_silent)
+        tried = [person for person in self.people if person.tried]
+        passed = [person for person in tried if person.passed]
+        if contradictions([self]):
+            kind = Kind.bound_contradicted
+        elif not tried:
+            kind = Kind.bound_without_attack
+        elif not passed:
+            kind = Kind.bound_holds
+        elif all(person.looser_than_guess for person in passed):
+            kind = Kind.bound_looser_than_guess
+        elif self.middle.covers_every_attack:
+            kind = Kind.bound_passed_by_luck
+        elif self.middle.covers_unbiased_attacks_only:
+            kind = Kind.bound_passed_by_bias
+        else:
+            kind = Kind.bound_passed_by_prior
+        counts = {"passed": len(passed), "tried": len(tried), "silent": self.silent}
+        return find(kind, gap=self.gap, **counts)
 
     @property
     def gap(self) -> float | None:
@@ -237,36 +258,10 @@ def _decibels(share: float) -> float:
 
 def read_headroom(headroom: Headroom) -> str:
     """How the closest attacks stand to the bound, in words."""
-    return str(judge_headroom(headroom))
+    return str(headroom.standing)
 
 
-def judge_headroom(headroom: Headroom) -> Finding:
-    """How the closest attacks stand to the bound."""
-    if headroom.odds:
-        return find(Kind.bound_on_people, share=max(headroom.odds))
-    if not headroom.speaks:
-        return find(Kind.bound_silent)
-    tried = [person for person in headroom.people if person.tried]
-    passed = [person for person in tried if person.passed]
-    counts = {"passed": len(passed), "tried": len(tried), "silent": headroom.silent}
-    if contradictions([headroom]):
-        kind = Kind.bound_contradicted
-    elif not tried:
-        kind = Kind.bound_without_attack
-    elif not passed:
-        kind = Kind.bound_holds
-    elif all(person.blunt for person in passed):
-        kind = Kind.bound_looser_than_guess
-    elif headroom.middle.covers_every_attack:
-        kind = Kind.bound_passed_by_luck
-    elif headroom.middle.covers_unbiased_attacks_only:
-        kind = Kind.bound_passed_by_bias
-    else:
-        kind = Kind.bound_passed_by_prior
-    return find(kind, gap=headroom.gap, **counts)
-
-
-def silences(found: Sequence[Headroom]) -> list[str]:
+def explain_silence(found: Sequence[Headroom]) -> list[str]:
     """Why some bounds say nothing, one sentence for each reason.
 
     Reasons that differ in numbers alone are told once, with the range of the numbers.

@@ -25,10 +25,9 @@ from seepage.report.headroom import (
     Headroom,
     closest_words,
     error_words,
+    explain_silence,
     headrooms,
-    judge_headroom,
     read_headroom,
-    silences,
 )
 from seepage.report.leak_table import list_varying, name_attacks, start_table
 from seepage.report.summary import Row, exact_words, summarise, unscored_words
@@ -46,7 +45,7 @@ STYLES = {Direction.worse: "bold red", Direction.better: "green"}
 
 
 def bound_table(found: Sequence[Headroom]) -> Table:
-    """One line per bound that speaks, network and defense; `silences` explains the others."""
+    """One line per bound that says something; `explain_silence` explains the others."""
     table = start_table(
         "What theory allows",
         "For the person in the middle: the error per entry that no attack covered by the bound "
@@ -60,11 +59,11 @@ def bound_table(found: Sequence[Headroom]) -> Table:
             overflow="fold",
             max_width=8 if numeric else None,
         )
-    shown = [headroom for headroom in found if headroom.speaks or headroom.odds]
+    shown = [headroom for headroom in found if headroom.people or headroom.odds]
     rows = _tabulate_bounds(shown)
     networks = short_names(row[0] for row in rows)
     for headroom, (network, *row) in zip(shown, rows, strict=True):
-        beaten = judge_headroom(headroom).kind is Kind.bound_contradicted
+        beaten = headroom.standing.kind is Kind.bound_contradicted
         style = "bold red" if beaten else ""
         table.add_row(*(Text(cell, style=style) for cell in (networks[network], *row)))
     return table
@@ -79,8 +78,8 @@ def _tabulate_bounds(found: Sequence[Headroom]) -> list[list[str]]:
             headroom.scene.model,
             labels[headroom.scene.setup],
             short[headroom.bound],
-            error_words(headroom.middle.rmse) if headroom.speaks else "-",
-            decibels(headroom.middle.ceiling) if headroom.speaks else "-",
+            error_words(headroom.middle.rmse) if headroom.people else "-",
+            decibels(headroom.middle.ceiling) if headroom.people else "-",
             closest_words([headroom]),
             read_headroom(headroom),
         ]
@@ -148,7 +147,7 @@ def audit_markdown(audit: AuditResult) -> str:
     if not bounds:
         return text
     table = markdown_table(list(COLUMNS), _tabulate_bounds(bounds))
-    reasons = [line for reason in silences(bounds) for line in ("", markdown_words(reason))]
+    reasons = [line for reason in explain_silence(bounds) for line in ("", markdown_words(reason))]
     return text + "\n".join(["", "## What theory allows", "", *table, *reasons]) + "\n"
 
 

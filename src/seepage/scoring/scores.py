@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
@@ -113,6 +114,7 @@ def find_metric(name: str) -> Metric:
     return made
 
 
+@cache
 def find_scale(name: str) -> Scale:
     """How to read a built-in metric; decibels if it is none."""
     return scale_of(METRICS.built_in.get(name))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from seepage.audit.record import Record
 from seepage.audit.words import decibels
-from seepage.core.scale import DECIBELS, Scale, scale_of
+from seepage.core.scale import DECIBELS, Scale
 from seepage.scoring import METRICS
 from seepage.scoring.scores import find_scale
 
@@ -62,8 +63,13 @@ def headline(scores: Mapping[str, object]) -> str:
         >>> headline({"psnr": (9.0,), "token_accuracy": (1.0,)}), headline({"psnr": (9.0,)})
         ('token_accuracy', 'psnr')
     """
-    shares = (name for name, metric in METRICS.built_in.items() if scale_of(metric).of)
-    return next((name for name in shares if name in scores), "psnr")
+    return next((name for name in _list_shares() if name in scores), "psnr")
+
+
+@cache
+def _list_shares() -> tuple[str, ...]:
+    """The built-in metrics that are a share, in their order."""
+    return tuple(name for name in METRICS.built_in if find_scale(name).of)
 
 
 def find_amount(record: Record, index: int) -> Amount:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from seepage.audit.record import Defense, Record
-from seepage.audit.results.amount import Amount, find_amount, find_baseline, find_score
+from seepage.audit.results.amount import Amount, find_amount, find_baseline
 from seepage.audit.words import Setup
 from seepage.scoring.identification import Identification
 
@@ -96,7 +96,7 @@ class Result:
         """Data set and people of the update; whoever shares it is no independent draw."""
         return self.record.data, self.record.people
 
-    @property
+    @cached_property
     def setup(self) -> Setup:
         """Defense, local computation and batch size."""
         return Setup.of(self.record)
@@ -140,19 +140,19 @@ class Result:
         """What came back, by the measure of its kind of input."""
         return find_amount(self.record, self.index)
 
-    @property
+    @cached_property
     def is_share(self) -> bool:
         """Whether a share of columns or words is measured, and not PSNR."""
         return self.amount.is_share
 
-    @property
+    @cached_property
     def measured(self) -> float:
         """The PSNR, or the share of columns or words in per cent; minus infinity if undefined."""
         if not self.is_share:
             return self.psnr
         return -math.inf if self.amount.value is None else 100 * self.amount.value
 
-    @property
+    @cached_property
     def without_update(self) -> Amount:
         """The same of the best guess for this person that needs no update."""
         metric = self.amount.metric
@@ -171,4 +171,5 @@ class Result:
 
     def score(self, metric: str) -> float | None:
         """Another score of the same guess; None where it is not defined."""
-        return find_score(self.record.scores, self.index, metric)
+        values = self.record.scores.get(metric)
+        return None if values is None else values[self.index]

@@ -27,11 +27,10 @@ from seepage.report.headroom import (
     Standing,
     closest_words,
     error_words,
-    judge_headroom,
+    explain_silence,
     reached,
     read_headroom,
     scenes,
-    silences,
 )
 from seepage.report.page.chart import (
     Axis,
@@ -216,7 +215,7 @@ def bound_section(found: Sequence[Headroom]) -> Section | None:
     if not found:
         return None
     names = list(short_names(headroom.bound for headroom in found).items())
-    speaking = {headroom.bound for headroom in found if headroom.speaks or headroom.odds}
+    speaking = {headroom.bound for headroom in found if headroom.people or headroom.odds}
     heard = {bound: short for bound, short in names if bound in speaking}
     hues = {bound: number for number, bound in enumerate(heard)}
     networks = group_by(found, lambda h: (h.scene.data, h.scene.model, h.scene.mode))
@@ -259,7 +258,7 @@ def _draw_network(found: Sequence[Headroom], hues: dict[Component, int]) -> Mark
         lambda tick: f"{10 ** (-tick / 20):.2g}",
         label=f"Floors and ceilings of {title}, in dB of PSNR",
     )
-    speaking = {headroom.bound for headroom in found if headroom.speaks or headroom.odds}
+    speaking = {headroom.bound for headroom in found if headroom.people or headroom.odds}
     return join_markup(
         macros("parts").heading(title, "network"),
         chart,
@@ -276,7 +275,7 @@ def _bound_strip(
     axis: Axis,
 ) -> Strip:
     """What attacks reached with a defense, and below it a lane for each bound that speaks."""
-    speaking = sorted((h for h in group if h.speaks), key=lambda headroom: hues[headroom.bound])
+    speaking = sorted((h for h in group if h.people), key=lambda headroom: hues[headroom.bound])
     height = _ATTACKS + _LANE * len(speaking)
     worst = f"worst-off {decibels(floor[0].psnr)}" if floor else "not attacked"
     said = [worst, *(f"{h.bound} {h.middle.words()}" for h in speaking)]
@@ -341,9 +340,9 @@ def _bound_table(
 
 
 def _bound_cell(headroom: Headroom | None) -> Markup:
-    if headroom is None or not headroom.speaks:
+    if headroom is None or not headroom.people:
         return faint("not asked" if headroom is None else read_headroom(headroom))
-    middle, judged = headroom.middle, judge_headroom(headroom)
+    middle, judged = headroom.middle, headroom.standing
     beaten = judged.kind is Kind.bound_contradicted
     cell: Markup = macros("strips").bound(
         error_words(middle.rmse), decibels(middle.ceiling), str(judged), beaten
@@ -357,6 +356,6 @@ def _list_assumptions(
     """A title, what a bound assumes, and where it says nothing."""
     own = [headroom for headroom in found if headroom.bound == bound]
     phrases = dict.fromkeys(phrase for headroom in own for phrase in headroom.assumptions)
-    speaks = any(headroom.speaks or headroom.odds for headroom in own)
+    speaks = any(headroom.people or headroom.odds for headroom in own)
     title = f"What {short} assumes" if speaks else f"{short} says nothing here, and why"
-    return title, list(phrases), silences(own)
+    return title, list(phrases), explain_silence(own)
