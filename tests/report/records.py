@@ -19,3 +19,8 @@ def make_record(**changed):
         seed=0,
     )
     return replace(plain, **changed)
+
+
+def told(judged):
+    """What a verdict says, by kind: the numbers of each finding."""
+    return {found.kind: found.numbers for found in (judged.main, *judged.findings)}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from scipy import stats
-from tests.report.records import make_record
+from tests.report.records import make_record, told
 
 import seepage as sp
 from seepage import report
@@ -35,10 +35,11 @@ from seepage.report import (
     summarise,
     verdict,
 )
+from seepage.report.finding import find
 from seepage.report.page.audit_page import _effort_section
 from seepage.report.page.chart import Axis, span_axis
 from seepage.report.page.strip_sections import defense_section
-from seepage.report.wording import curve_words
+from seepage.report.wording import Cause, Kind, curve_words
 from seepage.scoring.identification import Identification
 
 
@@ -100,24 +101,22 @@ def test_an_exact_guess_with_nobody_to_compare_with_identifies_nobody():
     alone = record([math.inf], identification=(), exact=1.0)
     judged = verdict([alone])
     assert judged.level is Level.inconclusive
-    assert judged.headline.startswith(
-        "Inconclusive: what came back is exact, but there is nobody to compare with"
-    )
+    assert told(judged)[Kind.inconclusive]["because"] == (Cause.exact_alone, 0)
     assert "although a guess is exact: there is nobody to compare with" in judged.details[0]
     assert not find_breaches(["identified=0"], [alone])
 
 
 def test_an_exact_guess_tells_who_else_it_fits():
     twins = replace(place(2, gallery="same label"), exact=True, copies=3)
-    told = verdict([record([math.inf], places=[twins])]).details[0]
-    assert "although a guess is exact: it is the input of 3 others in the data too" in told
+    said = verdict([record([math.inf], places=[twins])]).details[0]
+    assert "although a guess is exact: it is the input of 3 others in the data too" in said
     near = replace(place(6, gallery="any label"), exact=True)
-    told = verdict([record([math.inf], places=[near])]).details[0]
-    assert "although a guess is exact: it is as near to 5 of 99 strangers" in told
+    said = verdict([record([math.inf], places=[near])]).details[0]
+    assert "although a guess is exact: it is as near to 5 of 99 strangers" in said
     blank = replace(place(2, gallery="one shade"), exact=True)
-    told = verdict([record([math.inf], places=[blank])])
-    assert "the input is blank, and anybody can guess that" in told.details[0]
-    assert "what came back is exact, but fits others as well" in told.headline
+    judged = verdict([record([math.inf], places=[blank])])
+    assert "the input is blank, and anybody can guess that" in judged.details[0]
+    assert judged.main.numbers["because"] == (Cause.exact_fits_others, 0)
 
 
 def test_exact_rows_of_a_narrow_table_are_counted_only_beyond_luck():
@@ -148,7 +147,7 @@ def test_labels_count_as_a_leak_where_they_were_secret_and_right_beyond_chance()
     leaked = record([9.0] * 4, scores=scores, threat=secret, label_chance=0.1)
     levels = [attempt.level for attempt in Results.of([leaked])]
     assert levels == [Level.partly] * 3 + [Level.not_shown]
-    assert "the labels of 3 of 4 people came back" in verdict([leaked]).headline
+    assert verdict([leaked]).main.numbers["labels"] == 3
     lucky = replace(leaked, label_chance=0.5)
     known = replace(leaked, threat=Component("Threat", {"knows_labels": True}))
     for each in (lucky, known):
@@ -171,19 +170,19 @@ def guess_labels(right, *, people=20, chance=0.2, **changed):
 
 def test_labels_of_single_people_are_tested_over_all_people_of_a_setup():
     judged = verdict(guess_labels(20))
-    assert judged.headline == ("Nobody was identified, but the labels of 20 of 20 people came back")
+    assert (judged.main.kind, judged.main.numbers["labels"]) == (Kind.not_identified, 20)
     assert judged.level is Level.partly
     # Seven or more of twenty at a chance of 0.2 have a probability of 8.7 %, eight of 3.2 %.
     assert stats.binom.sf(7, 20, 0.2) < 0.05 < stats.binom.sf(6, 20, 0.2)
-    assert "label" not in verdict(guess_labels(7)).headline
-    assert "the labels of 8 of 20 people" in verdict(guess_labels(8)).headline
+    assert verdict(guess_labels(7)).main.numbers["labels"] == 0
+    assert verdict(guess_labels(8)).main.numbers["labels"] == 8
 
 
 def test_label_leaks_are_corrected_for_the_number_of_attacks_but_not_for_repetitions():
     other = guess_labels(4, attack=Component("other"))
-    assert "label" not in verdict([*guess_labels(8), *other]).headline
+    assert verdict([*guess_labels(8), *other]).main.numbers["labels"] == 0
     again = [replace(one, seed=seed) for seed in range(5) for one in guess_labels(7)]
-    assert "label" not in verdict(again).headline, "seeds are no more people"
+    assert verdict(again).main.numbers["labels"] == 0, "seeds are no more people"
 
 
 def test_labels_of_different_chances_are_tested_together():
@@ -198,23 +197,21 @@ def test_a_label_counts_whichever_attack_guessed_it():
     labels = guess_labels(20, attack=Component("labels"))
     sharper = [record([15.0], people=[n], places=[HIDDEN], attack=Component("search"))
                for n in range(20)]  # fmt: skip
-    assert "the labels of 20 of 20 people came back" in verdict([*labels, *sharper]).headline
+    assert verdict([*labels, *sharper]).main.numbers["labels"] == 20
 
 
 def test_identification_by_an_attack_that_finds_people_who_are_not_there_is_qualified():
     liar = Control(bare=(3, 3, 0.01), negative=(6, 8, 0.08))
     judged = verdict([record([25.0, 12.0], control=liar)])
-    assert judged.headline == (
-        "1 of 2 people were identified: 1 recognisable; this cannot be trusted: the attacks also "
-        "find people who are not there"
-    )
-    assert "With analytic_fc that is more than luck explains." in judged.details[-1]
+    assert judged.main.kind is Kind.identified
+    assert (judged.main.numbers["levels"].total(), judged.main.numbers["doubtful"]) == (1, 1)
+    assert told(judged)[Kind.negative_control]["misleading"] == ["analytic_fc"]
     defended = verdict([record([12.0]), record([25.0], defense=links(sp.Sign()), control=liar)])
-    assert "behind Sign (1 of 1, not to be trusted)" in " ".join(defended.details)
+    assert told(defended)[Kind.identified_behind]["shares"] == [("Sign", 1, 1, 1)]
     proved = verdict([record([math.inf, 25.0], exact=1.0, control=liar)])
-    assert "trusted" not in proved.headline, "an exact copy is no luck"
+    assert proved.main.numbers["doubtful"] == 0, "an exact copy is no luck"
     lucky = Control(bare=(3, 3, 0.1), negative=(2, 8, 0.8))
-    assert "trusted" not in verdict([record([25.0], control=lucky)]).headline
+    assert verdict([record([25.0], control=lucky)]).main.numbers["doubtful"] == 0
 
 
 def test_a_positive_control_needs_most_canaries():
@@ -278,10 +275,10 @@ def test_where_every_case_failed_there_is_no_verdict_but_the_reason():
         for n, reason in enumerate(["no gradient.", "out of memory", "no gradient."])
     ]
     judged = verdict(failed)
-    assert judged.headline == "Every case failed: no gradient"
-    assert (judged.level, judged.details) == (None, ())
+    assert told(judged) == {Kind.every_case_failed: {"reason": "no gradient"}}
+    assert judged.level is None
     some = verdict([record([25.0]), replace(failed[0], defense=links(sp.Sign()))])
-    assert "No result with Sign: every case failed." in some.details
+    assert told(some)[Kind.no_result] == {"what": "with Sign", "failed": True}
 
 
 def test_an_attempt_among_many_must_stand_out_from_the_strangers_of_all():
@@ -310,10 +307,7 @@ def test_who_is_first_among_too_few_strangers_to_rule_out_luck_is_not_called_saf
     first = replace(place(low=14), strangers=13)
     alone = record([18.0], places=[first])
     assert Results.of([alone])[0].level is Level.inconclusive
-    assert verdict([alone]).headline.startswith(
-        "Inconclusive: the person came first among strangers, but among too few to rule out luck, "
-        "which takes 19"
-    )
+    assert verdict([alone]).main.numbers["because"] == (Cause.close_call, 19)
     second = record([18.0], places=[replace(first, rank=2)])
     assert Results.of([second])[0].level is Level.not_shown
     # Of many people somebody is first by luck, and all of them could not be.
@@ -323,21 +317,17 @@ def test_who_is_first_among_too_few_strangers_to_rule_out_luck_is_not_called_saf
 
 
 @pytest.mark.parametrize(
-    ("gallery", "reason"),
-    [
-        ("synthetic", "no inputs of other people were given"),
-        ("few of the label", "too few strangers of the same label"),
-    ],
+    ("gallery", "cause"),
+    [("synthetic", Cause.synthetic), ("few of the label", Cause.few_of_the_label)],
 )
-def test_without_fair_strangers_only_a_near_copy_identifies(gallery, reason):
+def test_without_fair_strangers_only_a_near_copy_identifies(gallery, cause):
     [far] = Results.of([record([12.0], places=[place(recognisable=False, gallery=gallery)])])
     assert far.level is Level.inconclusive
     [near] = Results.of([record([30.0], places=[place(gallery=gallery)])])
     assert near.level is Level.recognisable
-    assert reason in verdict([far.record]).headline
-    needed = "takes 9 strangers of the same label, and 19 if one person alone is attacked."
-    assert verdict([far.record]).details[1].endswith(needed)
-    assert not any("near copy" in said for said in verdict([near.record]).details)
+    assert verdict([far.record]).main.numbers["because"] == (cause, 0)
+    assert told(verdict([far.record]))[Kind.scarce] == {"scarce": 1, "total": 1}
+    assert Kind.scarce not in told(verdict([near.record]))
     # How rare the match is cannot be told from strangers who are not like the person.
     assert "luck matches this well" not in " ".join(verdict([near.record]).details)
     [fair] = Results.of([record([30.0], places=[place()])])
@@ -347,25 +337,20 @@ def test_without_fair_strangers_only_a_near_copy_identifies(gallery, reason):
 def test_people_with_too_few_strangers_are_counted_beside_others():
     far = place(recognisable=False, gallery="few of the label")
     mixed = record([12.0, 30.0, 12.0], places=[far, place(), HIDDEN])
-    assert (
-        "For 1 of 3 people only a near copy of the input counts; singling out takes 9 strangers of "
-        "the same label." in verdict([mixed]).details
-    )
+    assert told(verdict([mixed]))[Kind.scarce] == {"scarce": 1, "total": 3}
 
 
-@pytest.mark.parametrize(
-    ("residual", "size"), [(0.0021, "0.002 of its length"), (23.4, "23 times its length")]
-)
-def test_a_guess_without_truth_that_is_not_proved_is_no_reassurance(residual, size):
+@pytest.mark.parametrize("residual", [0.0021, 23.4])
+def test_a_guess_without_truth_that_is_not_proved_is_no_reassurance(residual):
     certificate = {"residual": residual, "unique": False, "error": None}
     blind = make_record(people=(0, 1), certificate=certificate)
-    told = verdict([blind], noun="images")
-    assert told.level is None
-    assert told.headline.startswith("Cannot tell what leaked of 2 people")
-    assert size in told.details[0]
-    assert "no proof that nothing leaked" in told.details[1]
+    judged = verdict([blind], noun="images")
+    assert judged.level is None
+    assert list(told(judged)) == [Kind.not_proved, Kind.residual, Kind.no_proof_of_nothing]
+    assert told(judged)[Kind.not_proved]["people"] == "2 people"
+    assert told(judged)[Kind.residual] == {"attack": "analytic_fc", "residual": residual}
     several = verdict([blind, replace(blind, data="other")], noun="images")
-    assert several.headline.startswith("Cannot tell what leaked from 2 updates")
+    assert told(several)[Kind.updates_not_proved]["updates"] == "2 updates"
 
 
 def test_a_table_of_guesses_without_truth_explains_the_residual_and_counts_nobody():
@@ -382,10 +367,8 @@ def test_a_leaked_label_does_not_make_a_weak_attack_conclusive():
     secret = Component("Threat", {"knows_labels": False})
     scores = {"psnr": (9.0,) * 4, "label_accuracy": (1.0,) * 4}
     leaked = record([9.0] * 4, scores=scores, threat=secret, label_chance=0.1, control=WEAK)
-    assert verdict([leaked]).headline == (
-        "Inconclusive: the attacks were too weak to tell (4 people attacked); the labels of 4 of 4 "
-        "people came back"
-    )
+    judged = told(verdict([leaked]))[Kind.inconclusive]
+    assert (judged["because"], judged["labels"], judged["total"]) == ((Cause.too_weak, 0), 4, 4)
 
 
 def test_one_attack_that_works_is_enough_to_say_that_nothing_was_shown():
@@ -425,38 +408,40 @@ def test_a_verdict_counts_people_and_says_what_each_defense_changes():
         ],
         noun="images",
     )
-    assert judged.headline == "2 of 3 people were identified without a defense: 2 recognisable"
-    assert judged.details == (
-        "The worst-off person, photos #0, came back at 31.2 dB, first among 99 strangers of the "
-        "same label (luck matches this well at most once in 1,000); a guess that needs no update "
-        "reaches 11.0 dB.",
-        "People were still identified behind Sign (1 of 3).",
-        "Nobody was identified behind Prune 0.99; with 3 people in 1 update tested, up to 95 % of "
-        "a population may still be (95 % confidence).",
-        "Positive control: without a defense the attack found 3 of 3 people whom the audit had "
-        "chosen itself.",
-        "Negative control: in guesses made from other updates, 0 of 16 people were found, where "
-        "luck finds 0.16.",
-    )
+    found = told(judged)
+    assert list(found) == [
+        Kind.identified,
+        Kind.worst_off,
+        Kind.identified_behind,
+        Kind.held_behind,
+        Kind.control_found,
+        Kind.negative_control,
+    ]
+    assert found[Kind.identified]["levels"] == {Level.recognisable: 2}
+    assert found[Kind.identified_behind]["shares"] == [("Sign", 1, 3, 0)]
+    held = {"people": 3, "updates": 1, "share": pytest.approx(0.95)}
+    assert found[Kind.held_behind] == {"setups": ["Prune 0.99"], **held}
+    assert (found[Kind.control_found]["hits"], found[Kind.control_found]["tested"]) == (3, 3)
+    others = {"hits": 0, "tested": 16, "luck": pytest.approx(0.16), "misleading": []}
+    assert found[Kind.negative_control] == others
     assert judged.level is Level.recognisable
     assert judged.worst.victim == ("photos", 0)
 
 
 def test_a_verdict_does_not_speak_of_safety_where_no_defense_holds():
     judged = verdict([record([31.0]), record([30.0], defense=links(sp.Sign()))])
-    assert "No defense tried here hides everybody." in judged.details
+    assert Kind.nothing_holds in told(judged)
 
 
 def test_a_defense_is_not_called_safe_by_an_attack_that_finds_nobody_without_it():
     weak = Control(bare=(0, 1, 0.01), defended=(0, 1, 0.01), negative=(0, 4, 0.04))
     judged = verdict([record([12.0]), record([12.0], defense=links(sp.Sign()))])
-    assert "Nobody was identified behind Sign" in " ".join(judged.details)
+    assert told(judged)[Kind.held_behind]["setups"] == ["Sign"]
     judged = verdict([record([12.0], defense=links(sp.Sign()), control=weak)])
-    assert judged.headline == (
-        "Inconclusive behind these defenses: the attacks were too weak to tell (1 person attacked)"
-    )
+    assert judged.main.numbers["because"] == (Cause.too_weak, 0)
+    assert judged.main.numbers["where"] == " behind these defenses"
     assert judged.level is Level.inconclusive
-    assert "not even without a defense" in " ".join(judged.details)
+    assert not told(judged)[Kind.control_found_nobody]["finds_people"]
 
 
 @pytest.mark.parametrize(
@@ -473,36 +458,37 @@ def test_an_attack_that_works_on_one_network_clears_nobody_on_another(other):
     cleared = record([12.0], defense=links(sp.Prune(0.9)))
     unclear = replace(cleared, control=WEAK, **other)
     judged = verdict([cleared, unclear])
-    assert judged.headline.startswith("Inconclusive behind these defenses: the attacks were too")
+    assert judged.main.numbers["because"] == (Cause.too_weak, 0)
     assert _is_inconclusive(Results.of([cleared, unclear]))
     # Another attack on the same network is enough, and so is one that works on both.
     again = replace(cleared, attack=Component("dlg"), control=WEAK)
     for records in ([cleared, again], [cleared, unclear, replace(unclear, control=ABLE)]):
-        assert verdict(records).headline.startswith("Nobody was identified behind these defenses")
+        assert verdict(records).main.kind is Kind.not_identified
         assert not _is_inconclusive(Results.of(records))
 
 
-@pytest.mark.parametrize("why", ["no attack applies", "every case failed"])
-def test_a_network_without_a_result_is_named_and_is_inconclusive(why):
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_network_without_a_result_is_named_and_is_inconclusive(failed):
     cleared = record([12.0])
-    lost = replace(cleared, scores={}, identification=(), error="none", applicable="failed" in why)
+    lost = replace(cleared, scores={}, identification=(), error="none", applicable=failed)
     records = [cleared, *(replace(lost, model=f"net{number}") for number in range(5))]
-    details = verdict(records).details
-    assert f"No result for net0 on photos, no defense: {why}." in details
-    assert "No result for 2 more networks or data sets." in details
+    found = verdict(records).findings
+    named = {"what": "for net0 on photos, no defense", "failed": failed}
+    assert find(Kind.no_result, **named) in found
+    assert find(Kind.more_without_result, more=2) in found
     assert _is_inconclusive(Results.of(records))
     # Another attack on the same network has a result.
     judged = [cleared, replace(lost, attack=Component("dlg"))]
-    assert not any("No result" in detail for detail in verdict(judged).details)
+    assert Kind.no_result not in told(verdict(judged))
     assert not _is_inconclusive(Results.of(judged))
 
 
 def test_a_verdict_of_nobody_identified_of_one_person_and_of_nothing():
-    assert verdict([record([12.0, 12.0])]).headline == "Nobody was identified (2 people attacked)"
-    one = verdict([record([math.inf], exact=1.0)])
-    assert one.headline == "The one person attacked was identified: input reconstructed"
-    assert "came back exactly" in one.details[0]
-    assert verdict([]).headline == "There is no result yet"
+    none = verdict([record([12.0, 12.0])]).main
+    assert (none.kind, none.numbers["total"]) == (Kind.not_identified, 2)
+    one = verdict([record([math.inf], exact=1.0)]).main
+    assert one.numbers["levels"] == {Level.reconstructed: 1}
+    assert verdict([]).main.kind is Kind.no_result_yet
     assert verdict([]).level is None
 
 
@@ -510,9 +496,8 @@ def test_without_an_undefended_case_the_headline_speaks_of_the_defenses():
     judged = verdict(
         [record([12.0], defense=links(sp.Prune(0.9))), record([25.0], defense=links(sp.Sign()))]
     )
-    assert judged.headline == (
-        "The one person attacked was identified behind these defenses: recognisable"
-    )
+    assert judged.main.kind is Kind.identified
+    assert judged.main.numbers["where"] == " behind these defenses"
 
 
 @pytest.mark.parametrize("values", [[20.0, 31.0, 25.5, 40.0, 18.0, 22.0, 29.0], [3.0] * 5])
@@ -581,7 +566,7 @@ def test_an_attack_whose_effort_curve_still_rises_reassures_nobody():
     flat = [search(500, [10.0, 12.0, 11.0]), search(1000, [10.3, 12.2, 11.1])]
     judged = verdict(flat)
     assert judged.level is Level.not_shown
-    assert "Effort: 0 of 1 curve may still rise: doubling the steps gains little." in judged.details
+    assert told(judged)[Kind.effort] == {"rising": 0, "total": 1, "most": None}
     [curve] = effort_curves(flat)
     assert curve_words(curve).startswith(
         "inverting_gradients has reached a plateau: from 500 to 1,000 steps, doubling them gains "
@@ -593,10 +578,9 @@ def test_an_attack_whose_effort_curve_still_rises_reassures_nobody():
     assert _effort_section(effort_curves(flat[:1])) is None
     steep = [search(250, [8.0, 9.0, 9.5]), search(1000, [13.0, 14.0, 14.9])]
     judged = verdict(steep)
-    assert judged.headline == ("Inconclusive: more steps may still find more (3 people attacked)")
-    assert "may still rise: from 250 to 1,000 steps, doubling them gains +2.6 dB" in " ".join(
-        judged.details
-    )
+    assert judged.main.numbers["because"] == (Cause.more_steps, 0)
+    _, most = told(judged)[Kind.effort]["most"]
+    assert most.gain.middle == pytest.approx(2.6, abs=0.05)
     settled = record([9.0, 9.0, 9.0], attack=Component("other"))
     assert verdict([*steep, settled]).level is Level.not_shown, "another attack is enough"
 
@@ -639,21 +623,15 @@ def test_two_audits_are_compared_person_by_person_behind_each_defense():
         (0, "Clip C=1", "Clip C=1"): Direction.same,
     }
     judged = comparison_verdict(changes(before, after))
-    assert judged.headline == (
-        "Less leaks than before: with Prune 0.5, batch size 1, now Prune 0.9, batch size 1, 1 of 1 "
-        "identified before and 0 now (-28.0 dB, interval -28.0 to -28.0)"
-    )
-    assert judged.details[0].startswith(
-        "Within noise: with no defense, batch size 3, 2 of 3 identified before and 3 now (+2.8 dB"
-    )
-    assert judged.details[1] == (
-        "Most: photos #2 with no defense, batch size 3, not shown before (12.0 dB) and "
-        "recognisable now (29.0 dB)."
-    )
-    assert judged.details[-1] == (
-        "Compared: 5 people of 3 setups (1 worse, 2 better, 2 within 1 dB); 1 are in one audit "
-        "only."
-    )
+    less = told(judged)[Kind.less_leaks]
+    assert less["where"] == "Prune 0.5, batch size 1, now Prune 0.9, batch size 1"
+    assert (less["before"], less["now"], less["people"]) == (1, 0, 1)
+    assert less["gained"].low == less["gained"].high == -28.0
+    noisy = told(judged)[Kind.within_noise]
+    assert (noisy["before"], noisy["now"], noisy["people"]) == (2, 3, 3)
+    assert told(judged)[Kind.most_changed]["change"].victim == ("photos", 2)
+    counts = {"people": 5, "setups": 3, "worse": 1, "better": 2, "noticed": 1.0, "alone": 1}
+    assert told(judged)[Kind.compared] == counts
 
 
 def test_cases_are_matched_by_what_was_attacked_and_not_by_the_attack():
@@ -709,7 +687,7 @@ def test_becoming_recognisable_is_worse_even_at_a_lower_psnr():
 def test_the_same_audit_twice_changes_nothing():
     same = [record([math.inf, 20.0]), record([12.0], defense=links(sp.Sign()))]
     assert {change.direction for change in changes(same, same)} == {Direction.same}
-    assert comparison_verdict(changes(same, same)).headline == "Nothing changed"
+    assert comparison_verdict(changes(same, same)).main.kind is Kind.nothing_changed
     with pytest.raises(InvalidValue, match="nothing in common"):
         changes(same, [])
 
@@ -794,10 +772,11 @@ def test_nothing_is_merged_across_batch_sizes_or_local_computations():
     local = Component.of(sp.FedAvg(lr=0.1, steps=4))
     records = [record([30.0]), record([12.0], local=local), record([12.0, 25.0])]
     judged = verdict(records)
-    assert judged.details[1] == (
-        "Identified were 1 of 1 with no defense, gradient, batch size 1, 0 of 1 with no defense, "
-        "FedAvg 4 steps, batch size 1 and 1 of 2 with no defense, gradient, batch size 2."
-    )
+    assert told(judged)[Kind.identified_by_setup]["shares"] == [
+        ("no defense, gradient, batch size 1", 1, 1),
+        ("no defense, FedAvg 4 steps, batch size 1", 0, 1),
+        ("no defense, gradient, batch size 2", 1, 2),
+    ]
     assert len(changes(records, records)) == 4
 
 
@@ -813,52 +792,42 @@ def test_a_defense_that_hides_people_and_not_their_labels_is_told_apart():
         )
         for one in hidden
     ]
-    told = " ".join(verdict([*hidden, *leaking]).details)
-    assert "Nobody was identified behind Prune 0.99" in told
-    assert "the labels of 4 of 4 people came back all the same." in told
+    found = told(verdict([*hidden, *leaking]))
+    assert found[Kind.held_behind]["setups"] == ["Prune 0.99"]
+    assert (found[Kind.parts_behind]["labels"], found[Kind.parts_behind]["total"]) == (4, 4)
     # And without a defense, that nobody was found says little of others.
-    assert "no proof for others: with 4 people tested, up to 53 % of a population" in told
+    assert found[Kind.population]["people"] == 4
+    assert found[Kind.population]["share"] == pytest.approx(0.53, abs=0.005)
 
 
 def test_nobody_is_said_to_have_come_back_who_was_not_found():
-    judged = verdict([record([12.0], places=[HIDDEN])])
-    assert judged.details[0].startswith(
-        "The worst-off person, photos #0, was not identified: the best guess has 12.0 dB"
-    )
+    judged = told(verdict([record([12.0], places=[HIDDEN])]))
+    assert not judged[Kind.worst_off]["row"].level.identified
     one = verdict([record([30.0, 12.0], exact=0.0), record([30.0], exact=1.0)], noun="images")
-    assert "1 image reconstructed" in one.headline
+    assert one.main.numbers["levels"][Level.reconstructed] == 1
 
 
 @pytest.mark.parametrize(
-    ("bare", "words"),
+    ("bare", "kind"),
     [
-        ((0, 1, 0.01), "were not singled out, though it found others."),
-        ((1, 4, 0.01), "only 1 of 4 people whom the audit had chosen itself were found, though"),
+        ((0, 1, 0.01), Kind.control_found_nobody),
+        ((1, 4, 0.01), Kind.control_found_few),
     ],
 )
-def test_a_control_that_failed_is_not_said_of_people_who_were_found(bare, words):
-    weak = Control(bare=bare)
-    [said] = [
-        line
-        for line in verdict([record([30.0], defense=links(sp.Sign()), control=weak)]).details
-        if line.startswith("Positive control")
-    ]
-    assert words in said
+def test_a_control_that_failed_is_not_said_of_people_who_were_found(bare, kind):
+    judged = verdict([record([30.0], defense=links(sp.Sign()), control=Control(bare=bare))])
+    assert told(judged)[kind]["finds_people"]
+    assert (told(judged)[kind]["hits"], told(judged)[kind]["tested"]) == bare[:2]
 
 
-@pytest.mark.parametrize(
-    ("defense", "why"),
-    [
-        ((), "but it does not explain the updates that were attacked."),
-        (links(sp.Sign()), "but behind the defense it has no gradient to read."),
-    ],
-)
+@pytest.mark.parametrize(("defense", "readable"), [((), True), (links(sp.Sign()), False)])
 def test_a_closed_form_that_does_not_apply_is_not_blamed_on_a_defense_that_is_not_there(
-    defense, why
+    defense, readable
 ):
     silent = Control(bare=(1, 1, 0.01), relevant=False)
     judged = verdict([record([12.0], places=[HIDDEN], defense=defense, control=silent)])
-    assert why in " ".join(judged.details)
+    control = told(judged)[Kind.control_found]
+    assert (control["useless"], control["readable"]) == (True, readable)
 
 
 def test_one_person_of_two_updates_is_safe_only_where_both_say_so():
