@@ -69,10 +69,13 @@ def test_inputs_are_read_in_their_own_units():
         (-40.0, 45.0, "-17.25"),
         (1e6, 2e6, "1234567"),
         (0.0, 1.0, "0.00012345"),
+        (0.0, 1e-12, "0"),
+        (2e-12, 5e-12, "2e-12"),
+        (2e-12, 5e-12, "3.5e-12"),
     ],
 )
 def test_a_number_of_a_table_is_printed_with_all_its_digits(low, high, number):
-    column = Continuous(name="it", low=low, high=high, mean=low, std=1.0)
+    column = Continuous(name="it", low=low, high=high, mean=low, std=high - low)
     stored = torch.tensor((float(number) - low) / (high - low), dtype=torch.float64).float()
     assert column.words(stored) == f"it: {number}"
 

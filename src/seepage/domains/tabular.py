@@ -57,12 +57,13 @@ class Continuous:
             'income: 68707.72'
         """
         entry, span = float(entries.float()), self.high - self.low
-        # The distance to the next number of float32, which has 29 binary digits fewer.
-        step = span * math.ulp(entry) * 2**29
         number = self.low + span * entry
         if math.isfinite(number):
+            # The distance to the next number of float32, which has 29 binary digits fewer. The
+            # product may be too small for a number.
+            step = math.log10(span) + math.log10(math.ulp(entry) * 2**29)
             # float32 holds no zero between two bounds, but something like -1e-08.
-            number = round(number, math.floor(-math.log10(step))) + 0.0
+            number = round(number, math.floor(-step)) + 0.0
         return f"{self.name}: {number:.15g}"
 
 
