@@ -86,6 +86,38 @@ def test_nothing_is_carried_over_from_another_update_or_from_behind_what_has_a_s
     assert bare([record(17.6), behind]).psnr == 17.6
 
 
+def outdone(records):
+    """What is said of people of whom more came back behind a defense than without it."""
+    return [one for one in verdict(records).details if one.startswith("More came back")]
+
+
+@pytest.mark.parametrize(
+    "behind", [record(31.8, (NOISE,), found=True), record(19.7, (NOISE,))], ids=["found", "nearer"]
+)
+def test_more_behind_what_has_a_secret_says_that_the_search_without_it_was_too_weak(behind):
+    [said] = outdone([record(17.6), behind])
+    assert said.startswith("More came back of 1 of 1 people with Gaussian noise")
+    assert said.endswith(
+        f"than with no defense (of photos #0 {behind.scores['psnr'][0]} dB, and 17.6 dB): the "
+        "search without it was too weak, unless the defense itself gives more away."
+    )
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        record(31.8, (PRUNE,), found=True, repeatable=1),
+        record(17.9, (NOISE,)),
+        record(25.0, (NOISE,), baseline=26.0),
+        record(31.8, (NOISE,), found=True, people=(1,)),
+    ],
+    ids=["carried over", "as near", "guess", "person"],
+)
+def test_nothing_is_said_where_no_more_came_back_behind_a_defense(behind):
+    assert not outdone([record(17.6), behind])
+    assert not outdone([behind])
+
+
 def test_a_chain_is_repeated_from_any_link_on():
     noisy, both = record(12.0, (NOISE,)), record(30.0, (NOISE, PRUNE), found=True, repeatable=1)
     found = Results.of([record(17.6), noisy, both])

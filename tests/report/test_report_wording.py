@@ -112,6 +112,14 @@ SENTENCES = [
         "31.2 dB).",
     ),
     (
+        Kind.outdone,
+        {"setup": "DP-SGD", "bare": "no defense", "found": 1, "total": 2, "worst": ROW,
+         "without": ROW},
+        "More came back of 1 of 2 people with DP-SGD than with no defense (of photos #0 31.2 dB, "
+        "and 31.2 dB): the search without it was too weak, unless the defense itself gives more "
+        "away.",
+    ),
+    (
         Kind.scarce,
         {"scarce": 1, "total": 2},
         "For 1 of 2 people only a near copy of the input counts; singling out takes 9 strangers "

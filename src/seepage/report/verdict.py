@@ -10,7 +10,7 @@ from seepage.audit.audit_result import AuditResult
 from seepage.audit.record import Control, Record
 from seepage.audit.results import Level, Result, Results
 from seepage.audit.results.intervals import share_not_ruled_out
-from seepage.audit.results.judge import may_gain
+from seepage.audit.results.judge import may_gain, shows_more
 from seepage.audit.words import NO_DEFENSE, Setup, label_setups
 from seepage.core.grouping import group_by
 from seepage.report.contradiction import contradictions
@@ -62,6 +62,7 @@ def verdict(records: Results | Sequence[Record], *, noun: str = "inputs") -> Ver
         find(Kind.worst_off, people[0].level, row=people[0]),
         *_find_counted_together(results),
         *_find_repeated(groups, labels),
+        *_find_outdone(groups, labels),
         *_find_scarce(groups.values()),
         *_find_unsimulated(results, labels),
         *_find_population(bare),
@@ -213,6 +214,26 @@ def _find_repeated(groups: _Groups, labels: _Labels) -> Iterator[Finding]:
             if links:
                 numbers = {"found": len(found), "total": len(people), "worst": found[0]}
                 yield find(Kind.repeated, found[0].level, setup=labels[setup], **numbers)
+
+
+def _find_outdone(groups: _Groups, labels: _Labels) -> Iterator[Finding]:
+    """Behind which defenses more came back of somebody than without, though less is shared."""
+    for setup, people in groups.items():
+        bare = replace(setup, defense=NO_DEFENSE)
+        known = {row.victim: row for row in groups.get(bare, Results(()))}
+        pairs = [(row, known[row.victim]) for row in people if row.victim in known]
+        more = [(row, without) for row, without in pairs if shows_more(row, without)]
+        if more:
+            yield find(
+                Kind.outdone,
+                more[0][0].level,
+                setup=labels[setup],
+                bare=labels[bare],
+                found=len(more),
+                total=len(pairs),
+                worst=more[0][0],
+                without=more[0][1],
+            )
 
 
 def _find_effort(results: Results) -> Iterator[Finding]:

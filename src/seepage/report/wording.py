@@ -46,6 +46,7 @@ class Kind(StrEnum):
     worst_off = auto()
     counting = auto()
     repeated = auto()
+    outdone = auto()
     scarce = auto()
     unsimulated = auto()
     population = auto()
@@ -310,6 +311,17 @@ def _say_repeated(*, setup: str, found: int, total: int, worst: Result) -> str:
     )
 
 
+def _say_outdone(
+    *, setup: str, bare: str, found: int, total: int, worst: Result, without: Result
+) -> str:
+    data, person = worst.victim
+    return (
+        f"More came back of {found} of {total} people with {setup} than with {bare} (of {data} "
+        f"#{person} {worst.amount.words()}, and {without.amount.words()}): the search without it "
+        "was too weak, unless the defense itself gives more away."
+    )
+
+
 def _say_scarce(*, scarce: int, total: int) -> str:
     who, alone = f"For {scarce} of {total} people", ""
     if total == 1:
@@ -563,6 +575,7 @@ _TEMPLATES: Mapping[Kind, str | Callable[..., str]] = {
     Kind.counting: "In {updates} captured updates the same input of one client counts as one "
     "person; whether different inputs are of one person cannot be known, so each of them counts.",
     Kind.repeated: _say_repeated,
+    Kind.outdone: _say_outdone,
     Kind.scarce: _say_scarce,
     Kind.unsimulated: _say_unsimulated,
     Kind.population: lambda **rest: (

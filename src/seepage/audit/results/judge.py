@@ -127,7 +127,7 @@ def _carry_over(found: Sequence[Result]) -> Iterator[Result]:
     carried = {
         (one.number, place[0])
         for place, one in best.items()
-        if place in known and _shows_more(one, known[place])
+        if place in known and shows_more(one, known[place])
     }
     for one in found:
         for weaker in one.record.weaker:
@@ -143,7 +143,7 @@ def _place(result: Result, defense: Defense) -> tuple[Hashable, int]:
     return (seen, record.people, record.known_as, record.seed), result.index
 
 
-def _shows_more(found: Result, known: Result) -> bool:
+def shows_more(found: Result, known: Result) -> bool:
     """Whether a leak is of a worse level, or of the same one and clearly nearer than a guess."""
     if found.shows and known.shows and found.level is not known.level:
         return found.level.rank < known.level.rank
