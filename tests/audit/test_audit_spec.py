@@ -87,7 +87,7 @@ def test_an_attack_of_a_spec_may_adapt_to_the_defense(written):
     assert list(part.audit.attacks.values()) == [
         sp.attacks.Unmixed(sp.attacks.inverting_gradients(steps=5, restarts=1))
     ]
-    with pytest.raises(InvalidValue, match="expected adaptive to be true or false, got 'yes'"):
+    with pytest.raises(InvalidValue, match="expected adaptive as true or false, got 'yes'"):
         load_spec(written(text.replace("adaptive = true", 'adaptive = "yes"')))
 
 
@@ -320,7 +320,7 @@ def test_double_precision_and_another_normalisation(written):
     assert third.audit.tasks[0].domain.mean == (0.5, 0.5, 0.5)
     assert third.audit.tasks[0].domain.std == (1.0, 1.0, 1.0)
     assert third.batches[0].data == "photos(mean=0.5)"
-    with pytest.raises(InvalidValue, match="expected double to be true or false, got 1"):
+    with pytest.raises(InvalidValue, match="expected double as true or false, got 1"):
         load_spec(written(SHARED.replace("double = true", "double = 1")))
 
 

@@ -138,17 +138,11 @@ def build_spec(source: SpecSource) -> Spec:
 
 def _list_scenarios(value: object) -> list[Table]:
     listed = [value] if isinstance(value, Mapping) else value
-    if (
-        not isinstance(listed, list)
-        or not listed
-        or not all(isinstance(v, Mapping) for v in listed)
-    ):
-        with error_path("scenario"):
-            came = "nothing" if value is None else repr(value)
-            raise InvalidValue(
-                f"expected scenario as one or more [[scenario]] sections, got {came}"
-            )
-    return listed
+    if isinstance(listed, list) and listed and all(isinstance(one, Mapping) for one in listed):
+        return listed
+    came = "nothing" if value is None else repr(value)
+    with error_path("scenario"):
+        raise InvalidValue(f"expected scenario as one or more [[scenario]] sections, got {came}")
 
 
 def _share_models(device: str) -> Callable[..., Task]:

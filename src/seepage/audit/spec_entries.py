@@ -117,11 +117,10 @@ def build_part(noun: str, part: Part) -> Any:  # noqa: ANN401
     return _construct_part(noun, kind.known, named, kind.type)
 
 
-def require_bool(key: str, value: object) -> bool:
-    """Return the truth value under a key, or raise `InvalidValue`."""
-    if not isinstance(value, bool):
-        with error_path(key):
-            raise InvalidValue(f"expected {key} to be true or false, got {value!r}")
+def _take_bool(table: dict[str, Any], key: str, default: bool = False) -> bool:
+    """Take the truth value under a key out of a table."""
+    with error_path(key):
+        value: bool = build_value(table.pop(key, default), bool, f"expected {key}")
     return value
 
 
@@ -163,7 +162,7 @@ def read_model(part: Part, dataset: Dataset | CapturedData) -> Task:
     """Build a network for the data set's inputs and classes, unless the table says otherwise."""
     name, options = _split_name(_read_table(part, "model"))
     weights = options.pop("weights", None)
-    double = require_bool("double", options.pop("double", False))
+    double = _take_bool(options, "double")
     fitted: dict[str, Any] = {"domain": dataset.domain}
     if dataset.classes is not None:
         fitted["classes"] = dataset.classes
@@ -268,21 +267,19 @@ def read_attack(part: Part, domain: Domain | None = None) -> NamedAttack:
         Attack: lambda inner: read_attack(inner, domain)[1],
         FeatureRecovery: lambda inner: read_recovery(inner, domain),
     }
-    wanted = {key: options.pop(key, False) for key in _WRAPPERS}
+    wanted = [key for key in _WRAPPERS if _take_bool(options, key)]
     made = _construct_part("attack", ALL_ATTACKS, {"name": name, **options}, Attack, parts)
     if domain is not None:
         with error_path("name"):
             require_kind(name, domain)
-    for key, wrap in _WRAPPERS.items():
-        if not require_bool(key, wanted[key]):
-            continue
+    for key in wanted:
         if isinstance(made, ActiveAttack):
             with error_path(key):
                 raise InvalidValue(
                     f"{name} plants a network and takes no {key}; give it to the attack it ends "
                     f"in, as attack = {{ name = ..., {key} = true }}"
                 )
-        made = wrap(made)
+        made = _WRAPPERS[key](made)
     return Component(*_split_name(table)), made
 
 
@@ -331,7 +328,7 @@ def read_dataset(table: Table) -> Dataset:
     found = construct("data", load, {"name": name, **options})
     if scaling:
         found = construct("data", partial(_normalise, found), scaling)
-    if not require_bool("labels", given.get("labels", True)):
+    if not _take_bool(given, "labels", True):
         options["labels"] = False
         found = replace(found, labels=torch.zeros(len(found), 0), class_names=())
     if options or scaling:

@@ -26,13 +26,13 @@ NetworkOptions = Annotated[
 ]
 Attacks = Annotated[
     tuple[str, ...],
-    Option("As NAME or NAME:key=value,key=value; repeatable. auto by default."),
+    Option("As NAME, NAME(key=value) or NAME:key=value; repeatable. auto by default."),
 ]
 Defenses = Annotated[
     tuple[str, ...],
     Option(
-        "A defense to compare with none, as NAME:key=value,key=value with links joined by +, "
-        "e.g. Prune:ratio=0.9+Sign; repeatable; see `seepage list defenses`."
+        "A defense to compare with none, as NAME(key=value) or NAME:key=value with links joined "
+        "by +, e.g. Prune:ratio=0.9+Sign; repeatable; see `seepage list defenses`."
     ),
 ]
 KnowsLabels = Annotated[bool, Option("The adversary knows the labels.", flags="--knows-labels")]

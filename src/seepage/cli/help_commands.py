@@ -36,15 +36,16 @@ from seepage.domains import Image, Signal, Tokens
 from seepage.rehearsal import ALL_ATTACKS
 from seepage.search.search import Search
 
-_PARTS: Mapping[str, Mapping[str, object]] = {
-    "attacks": ALL_ATTACKS,
-    "bounds": BOUNDS,
-    "risks": RISKS,
-    "defenses": DEFENSES,
-    "locals": LOCALS,
-    "models": zoo.MODELS,
-    "data": NAMED,
-    "metrics": scoring.METRICS,
+# What one of a kind is called, and all of them by name.
+_PARTS: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    "attacks": ("attack", ALL_ATTACKS),
+    "bounds": ("bound", BOUNDS),
+    "risks": ("risk", RISKS),
+    "defenses": ("defense", DEFENSES),
+    "locals": ("local computation", LOCALS),
+    "models": ("model", zoo.MODELS),
+    "data": ("data set", NAMED),
+    "metrics": ("metric", scoring.METRICS),
 }
 
 
@@ -63,7 +64,7 @@ def list_parts(asked: List, console: Console) -> None:
 
 def _read_catalogue(kind: str) -> dict[str, str]:
     """Return each name of a kind with one line about it, and the package if it is another's."""
-    known = _PARTS[kind]
+    _, known = _PARTS[kind]
     lines = _DESCRIBED[kind]() if kind in _DESCRIBED else _read_lines(known)
     origin = getattr(known, "origin", lambda _: None)
     return {
@@ -84,16 +85,6 @@ def _read_lines(parts: Mapping[str, object]) -> dict[str, str]:
 
 
 _DESCRIBED = {"models": zoo.catalogue, "data": data.catalogue, "metrics": scoring.catalogue}
-_ONE: Mapping[str, str] = {
-    "attacks": "attack",
-    "bounds": "bound",
-    "risks": "risk",
-    "defenses": "defense",
-    "locals": "local computation",
-    "models": "model",
-    "data": "data set",
-    "metrics": "metric",
-}
 _KINDS: Mapping[str, Any] = {
     "images": Image((3, 32, 32)),
     "signals": Signal((1, 140)),
@@ -110,10 +101,11 @@ def _describe_part(kind: str, name: str, console: Console) -> None:
         source, argument = FAMILIES[family]
         print_line(console, f"{family}:{argument}: {source.description}", style="bold")
         return
-    part: Any = find_part(_ONE[kind], name, _PARTS[kind])
+    noun, known = _PARTS[kind]
+    part: Any = find_part(noun, name, known)
     text = _split_docstring(inspect.getdoc(part) or "")
     if like := re.search(r"^Arguments as for `(\w+)`", inspect.getdoc(part) or "", flags=re.M):
-        text |= {"Args": _split_docstring(inspect.getdoc(_PARTS[kind][like[1]]) or "")["Args"]}
+        text |= {"Args": _split_docstring(inspect.getdoc(known[like[1]]) or "")["Args"]}
     first = _read_catalogue(kind).get(name, text[""]) if kind in _DESCRIBED else text[""]
     print_line(console, f"{name}: {first}", style="bold")
     options = [] if kind in ("data", "metrics") else _list_options(part, text.get("Args", ""))

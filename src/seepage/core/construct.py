@@ -119,11 +119,13 @@ def build(value: Any, hint: Any, expects: str, *, parts: Parts = MappingProxyTyp
             return _build_several(value, parts[get_args(choice)[0]], expects)
         if is_dataclass(choice) and isinstance(choice, type) and isinstance(value, Mapping):
             return construct(choice.__name__, choice, value, parts=parts)
-    # A number is no list of one where a number is declared too.
-    for read in (_keep, _gather):
-        for choice in choices:
-            if (found := read(value, choice)) is not None:
-                return found[0]
+    for choice in choices:
+        if _fits(value, choice):
+            return _freeze_lists(value) if tuple in (choice, get_origin(choice)) else value
+    # A number is one of several only where no number is declared.
+    for choice in choices:
+        if get_origin(choice) in (tuple, Sequence) and _fits(value, get_args(choice)[0]):
+            return (value,) if get_origin(choice) is tuple else [value]
     wanted = getattr(hint, "__name__", str(hint))
     raise InvalidValue(f"{expects} as {_TOLD.get(hint, wanted)}, got {value!r}")
 
@@ -143,21 +145,6 @@ def _build_several(value: Any, read: Callable[[Any], T], expects: str) -> tuple[
 
 
 _TOLD = {bool: "true or false", str: "words in quotes"}
-
-
-def _keep(value: Any, hint: Any) -> tuple[Any] | None:  # noqa: ANN401
-    """The value for a hint that it fits, as a tuple if that is declared; None if it does not."""
-    if tuple in (hint, get_origin(hint)):
-        return (_freeze_lists(value),) if isinstance(value, list | tuple) else None
-    return (value,) if _fits(value, hint) else None
-
-
-def _gather(value: Any, hint: Any) -> tuple[Any] | None:  # noqa: ANN401
-    """A single value as one of several, for a hint of several."""
-    several = get_origin(hint) in (tuple, Sequence) and not isinstance(value, str | list | tuple)
-    if several and _fits(value, get_args(hint)[0]):
-        return ((value,),) if get_origin(hint) is tuple else ([value],)
-    return None
 
 
 def _hints(function: Callable[..., object]) -> dict[str, Any]:
@@ -183,6 +170,8 @@ def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
+    if tuple in (hint, origin):
+        return isinstance(value, list | tuple)
     if origin is Sequence:
         return isinstance(value, list | tuple | str) or not _fits(value, inner[0])
     if origin is None and isinstance(hint, type) and not getattr(hint, "_is_protocol", False):
