@@ -59,7 +59,7 @@ class BaseAttack(ABC):
             )
         with precision("float32"):
             guess = self.run(observation, rng)
-        if guess.inputs.is_floating_point():
+        if not observation.task.domain.discrete:
             guess = replace(guess, inputs=observation.task.domain.project(guess.inputs))
         return _state_effort(guess, time.perf_counter() - began)
 

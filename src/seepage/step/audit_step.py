@@ -15,8 +15,8 @@ from seepage.audit.case import Case, client_key
 from seepage.audit.targets import Target
 from seepage.clients import Client
 from seepage.core import Attack, Batch, Domain, Observation, Protection, Rng, Task
-from seepage.core.batch import class_numbers
-from seepage.core.device import upcast
+from seepage.core.batch import are_numbers, class_numbers
+from seepage.core.device import convert, upcast
 from seepage.core.draws import private_draws
 from seepage.core.errors import InvalidValue, NotApplicable, explain_errors
 from seepage.core.progress import limited
@@ -361,7 +361,7 @@ def _prepare_step(
     network, shape_read = wrap(own, shape=reads), read.target_shape
     task = Task(network, read.loss, domain, name=shown.lower(), target_shape=shape_read)
     client = Client(local, chain() if defense is None else defense)
-    labels = read.labels if read.labels.is_floating_point() else targets[0]
+    labels = read.labels if are_numbers(read.labels) else targets[0]
     private = Batch(inputs, labels.to(inputs.device))
     notes = (describe_precision(own), assumed, state)
     return _PreparedStep(private, task, client, audited, notes, read.own or loss)
@@ -378,7 +378,7 @@ def _compute_outputs(
         )
     natural = inputs.reshape(size, *domain.shape)
     domain.check(natural)
-    moved = natural.to(like if natural.is_floating_point() else like.device)
+    moved = convert(natural, like)
     given = domain.normalise(moved).reshape(size, *shape)
     name = type(own).__name__
     refusal = f"{name} cannot be run on this batch, it raised"

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from seepage.core import Batch, Domain
-from seepage.core.device import upcast
+from seepage.core.batch import are_numbers
+from seepage.core.device import convert, upcast
 from seepage.core.errors import InvalidValue, NotApplicable, summarise_error
 from seepage.domains import Tokens
 from seepage.probing.hooks import evaluating
@@ -60,7 +61,7 @@ def find_unread(model: nn.Module, batch: object) -> tuple[list[str], list[str]]:
     first = next(key for key in _INPUTS if key in batch)
     like = next(model.parameters(), torch.zeros(()))
     parts = {
-        name: part.to(like if part.is_floating_point() else like.device)
+        name: convert(part, like)
         for name, part in batch.items()
         if isinstance(part, Tensor) and part.ndim and len(part) == len(batch[first])
     }
@@ -117,7 +118,7 @@ def check_batch(inputs: Tensor, targets: tuple[Tensor, ...]) -> tuple[Tensor, tu
 
 def _copy_target(target: Tensor) -> Tensor:
     """A copy, with class numbers as `(B,)` int64."""
-    if target.is_floating_point():
+    if are_numbers(target):
         return target.detach().clone()
     if target.dtype != torch.bool and target.ndim == 2 and target.shape[1] == 1:
         target = target[:, 0]

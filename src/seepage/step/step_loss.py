@@ -12,6 +12,8 @@ from types import MethodType, SimpleNamespace
 import torch
 from torch import Tensor, nn
 
+from seepage.core.batch import are_numbers
+from seepage.core.device import convert
 from seepage.core.draws import private_draws
 from seepage.core.errors import InvalidValue, explain_errors, summarise_error
 from seepage.core.loss import (
@@ -243,7 +245,7 @@ def _copy_loss(loss: AnyLoss) -> AnyLoss:
 def _call_alone(
     loss: AnyLoss, outputs: Tensor, targets: Sequence[Tensor], *, again: bool = False
 ) -> Tensor:
-    given = [t.to(outputs if t.is_floating_point() else outputs.device) for t in targets]
+    given = [convert(t, outputs) for t in targets]
     with private_draws(again=again):
         try:
             value = loss(outputs, *given)
@@ -279,7 +281,7 @@ def read_loss(
     if not targets:
         require_alike(loss, outputs, inputs)
         return _read_loss_of_inputs(loss, outputs, inputs)
-    whole = not inputs.is_floating_point() and not targets[0].is_floating_point()
+    whole = not inputs.is_floating_point() and not are_numbers(targets[0])
     if whole and outputs.ndim == 3 and targets[0].ndim == 1 and inputs.shape[1] == 1:
         # A text of one token has a label for its one place.
         targets = (targets[0][:, None], *targets[1:])
@@ -287,14 +289,14 @@ def read_loss(
         return _read_text_loss(loss, outputs, inputs, targets[0])
     if len(targets) == 1:
         (labels,) = targets
-        labels = labels.to(outputs if labels.is_floating_point() else outputs.device)
+        labels = convert(labels, outputs)
         require_alike(loss, outputs, labels)
         if outputs[0].numel() == 1 and _takes_numbers(loss, outputs, labels):
             labels = labels.to(outputs)
-        if not labels.is_floating_point() and labels.ndim > 1:
+        if not are_numbers(labels) and labels.ndim > 1:
             return _read_place_loss(loss, outputs, labels)
         unreduced, reduction = _unreduce_loss(_take_logits(loss, outputs), outputs, labels)
-        shape = tuple(labels.shape[1:]) if labels.is_floating_point() else None
+        shape = tuple(labels.shape[1:]) if are_numbers(labels) else None
         shape = None if _reads_classes(loss, outputs) else shape
         return _StepLoss(unreduced, reduction, labels, shape, own=loss)
     return _read_packed_loss(loss, outputs, targets)
@@ -436,7 +438,7 @@ def _unreduce_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[Loss
 
 def _call_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[AnyLoss, Tensor]:
     are_classes = labels.shape == (*outputs.shape[:1], *outputs.shape[2:])
-    are_classes = are_classes and outputs.ndim > 1 and not labels.is_floating_point()
+    are_classes = are_classes and outputs.ndim > 1 and not are_numbers(labels)
     if are_classes and (isinstance(loss, _OF_CLASSES) or loss in _FUNCTIONS_OF_CLASSES):
         # On a GPU torch stops at a device-side assertion instead of an error that can be caught.
         _require_classes(loss, outputs, labels)

@@ -12,6 +12,7 @@ from torch import Tensor
 from seepage.audit.record import CANARIES
 from seepage.audit.targets import Target
 from seepage.core import Batch, Domain, Rng, Task
+from seepage.core.device import convert
 from seepage.core.errors import InvalidValue
 from seepage.rehearsal import PublicData
 from seepage.scoring.gallery import FEWEST, Gallery, find_strangers
@@ -167,7 +168,7 @@ def _shape(inputs: Tensor, domain: Domain) -> Tensor:
             f"expected others and public inputs like those of the batch, {domain.shape} each, got "
             f"{tuple(kept.shape)}"
         )
-    kept = (kept.float() if kept.is_floating_point() else kept).reshape(-1, *domain.shape)
+    kept = convert(kept, torch.float32).reshape(-1, *domain.shape)
     try:
         domain.check(kept)
     except InvalidValue as error:
