@@ -118,9 +118,8 @@ def test_the_numbers_of_claims_tell_how_often_a_case_has_ended_its_process(out):
         assert store.tries() == {"a": 2}
         assert store.claim(CASES[0])
         assert (out / "cases" / "a.3.claim").exists()
-        store.give_back()
+    with AuditStore.resume(out, cases=CASES) as store:
         assert store.tries() == {"a": 2}, "an interrupt is no fault of the case"
-        store.add(CASES[0], outcome(CASES[0]))
 
 
 def test_a_claim_that_is_not_written_yet_is_respected_for_a_while(out):

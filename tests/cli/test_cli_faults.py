@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from typer.testing import CliRunner
 import seepage as sp
 from seepage.audit import Pool, RunOptions, SpecSource, build_spec, load_audit
 from seepage.audit.captured_data import read_capture
+from seepage.audit.claims import Claims, Worker
 from seepage.cli import app
 from seepage.cli.commands import Audit, Shown
 from seepage.cli.console import _SafeConsole
@@ -109,7 +111,9 @@ def test_cases_without_a_spec_that_ended_the_process_twice_are_given_up(tmp_path
         raise SystemError  # the process is gone: nobody notes anything
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sp.audit.AuditStore, "interrupt", lambda store: None)
+        gone = replace(Worker.here(), began="in the last century")
+        patch.setattr(Worker, "here", lambda **_: gone)
+        patch.setattr(Claims, "give_back", lambda claims: None)
         for _ in range(2):
             with pytest.raises(SystemError):
                 sp.audit.run(cases, "out", executor=dies, resume=True)

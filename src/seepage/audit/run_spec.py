@@ -306,20 +306,16 @@ def _run_missing(
             finish(alone(suspects, started))
 
     with checkpointing(store.path / CHECKPOINTS), showing:
-        try:
-            run_missing([case for case in by_id.values() if case.id not in done])
-            while elsewhere - done:
-                for record in store.records():
-                    if record.case in elsewhere - done:
-                        done.add(record.case)
-                        progress.finished(record)
-                if left := [by_id[case] for case in sorted(elsewhere - done)]:
-                    time.sleep(_PAUSE)
-                    elsewhere.clear()
-                    run_missing(left)
-        except BaseException:
-            store.give_back()
-            raise
+        run_missing([case for case in by_id.values() if case.id not in done])
+        while elsewhere - done:
+            for record in store.records():
+                if record.case in elsewhere - done:
+                    done.add(record.case)
+                    progress.finished(record)
+            if left := [by_id[case] for case in sorted(elsewhere - done)]:
+                time.sleep(_PAUSE)
+                elsewhere.clear()
+                run_missing(left)
 
 
 PACKAGES = ("seepage", "torch", "numpy", "scipy", "pillow", "safetensors")

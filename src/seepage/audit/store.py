@@ -219,11 +219,6 @@ class AuditStore(AbstractContextManager["AuditStore"]):
                 self._claims.release(case.id)
             return case.id not in self._records
 
-    def give_back(self) -> None:
-        """Give back the cases at work, which did not end the process themselves."""
-        if self._lock.is_there:
-            self._claims.give_back()
-
     def others(self) -> list[str]:
         """Other processes that run cases of this audit, in words."""
         return self._claims.others()
@@ -273,10 +268,11 @@ class AuditStore(AbstractContextManager["AuditStore"]):
             )
 
     def close(self) -> None:
-        """Release the directory."""
+        """Release the directory, and give back cases at work, which did not end the process."""
         self._claims.close()
-        with suppress(OSError):  # it is not empty if an attack was interrupted
-            if self._lock.is_there:
+        if self._lock.is_there:
+            self._claims.give_back()
+            with suppress(OSError):  # it is not empty if an attack was interrupted
                 (self.path / CHECKPOINTS).rmdir()
         self._lock.release()
 
