@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -232,9 +232,17 @@ def read_defense(part: object) -> Protection:
     return chain(*links)
 
 
-def read_chain(written: str) -> list[dict[str, Any]]:
-    """Read a defense in words, such as `Clip(max_norm=1) + Sign()`, as a list of tables."""
-    return [read_words(link, "defense") for link in read_links(written)]
+def read_chains(written: Iterable[str]) -> list[list[dict[str, Any]]]:
+    """Read defenses in words as lists of tables; no defense is first unless it is listed.
+
+    Example:
+        >>> read_chains(["Sign"])
+        [[], [{'name': 'Sign'}]]
+        >>> read_chains(["Clip(max_norm=1) + AddGaussian(std=100)", "none"])[1:]
+        [[]]
+    """
+    chains = [[read_words(link, "defense") for link in read_links(one)] for one in written]
+    return chains if [] in chains else [[], *chains]
 
 
 def read_bound(part: Part) -> NamedBound:

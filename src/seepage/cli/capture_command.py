@@ -11,13 +11,19 @@ from rich.console import Console
 
 from seepage.attacks.applicability import Applicability, check_applicability, explain_refusals
 from seepage.audit.captured_data import CapturedData, read_capture
-from seepage.audit.spec_entries import explain_errors, read_defenses, read_model, read_words
+from seepage.audit.spec_entries import (
+    explain_errors,
+    read_chains,
+    read_defenses,
+    read_model,
+    read_words,
+)
 from seepage.audit.spec_text import SpecSource, write_toml
 from seepage.audit.words import count_noun
 from seepage.capture.consistency import consistency
 from seepage.cli.commands import InsteadOfSpec
 from seepage.cli.console import print_line
-from seepage.cli.options import read_chains, read_network, read_shape
+from seepage.cli.network import read_network, read_shape
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue, NotApplicable, SeepageError
 

@@ -16,7 +16,7 @@ from seepage.audit.folder import require_free
 from seepage.audit.spec_entries import explain_errors, find_dataset, read_model
 from seepage.cli.commands import Membership
 from seepage.cli.console import print_line
-from seepage.cli.options import read_network
+from seepage.cli.network import read_network
 from seepage.core import Observation
 from seepage.core.construct import construct
 from seepage.core.errors import InvalidValue

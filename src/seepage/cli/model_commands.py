@@ -16,7 +16,7 @@ from seepage.audit.spec_entries import explain_errors, find_dataset
 from seepage.audit.words import list_words
 from seepage.cli.commands import Inspect, Vet
 from seepage.cli.console import print_line
-from seepage.cli.options import read_network, read_shape
+from seepage.cli.network import read_network, read_shape
 from seepage.core import Domain, Task
 from seepage.core.errors import InvalidValue
 from seepage.domains import CIFAR10, Tokens, domain_of_shape

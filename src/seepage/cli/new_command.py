@@ -11,12 +11,12 @@ from typing import Any
 from rich.console import Console
 
 from seepage.audit.spec import build_spec
-from seepage.audit.spec_entries import read_words
+from seepage.audit.spec_entries import read_chains, read_words
 from seepage.audit.spec_text import SpecSource, write_entry
 from seepage.audit.words import count_noun
 from seepage.cli.commands import New
 from seepage.cli.console import print_line
-from seepage.cli.options import read_chains, read_network
+from seepage.cli.network import read_network
 from seepage.cli.report_command import write
 from seepage.core.errors import InvalidValue
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from seepage.cli.options import read_chains, read_network
+from seepage.audit.spec_entries import read_chains
+from seepage.cli.network import read_network
 from seepage.core.errors import InvalidValue, UnknownName
 
 

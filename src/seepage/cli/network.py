@@ -1,4 +1,4 @@
-"""What options write in words: defenses, networks in files, shapes."""
+"""`--model` and `--shape`: a network, which may be in a file, and the shape of its inputs."""
 
 from __future__ import annotations
 
@@ -9,26 +9,13 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from seepage.audit.spec_entries import read_chain, read_words
+from seepage.audit.spec_entries import read_words
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.core.part_text import read_option
 
 # Numbers in one input: a hundred times as many as a photograph has.
 _LARGEST = 100_000_000
 _DIGITS = 20
-
-
-def read_chains(written: Iterable[str]) -> list[list[dict[str, Any]]]:
-    """Read defenses; no defense is first unless it is listed.
-
-    Example:
-        >>> read_chains(["Sign"])
-        [[], [{'name': 'Sign'}]]
-        >>> read_chains(["Clip(max_norm=1) + AddGaussian(std=100)", "none"])[1:]
-        [[]]
-    """
-    chains = [read_chain(one) for one in written]
-    return chains if [] in chains else [[], *chains]
 
 
 def read_network(model: str, options: Iterable[str]) -> dict[str, Any]:
