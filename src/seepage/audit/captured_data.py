@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -79,6 +80,25 @@ class CapturedData:
         """Return random inputs of the right kind, to find out which metrics fit them."""
         labels = torch.zeros(len(indices), dtype=torch.long)
         return Batch(self.domain.sample(len(indices), rng=Rng(0)), labels)
+
+
+_UPDATE = re.compile(r"client (?P<client>.+), round (?P<round>\d+)")
+
+
+def name_update(client: str, number: int) -> str:
+    """What records call the update of a client in a round."""
+    return f"client {client}, round {number}"
+
+
+def read_update_name(name: str) -> tuple[str, int] | None:
+    """Undo `name_update`; None for data of another name.
+
+    Example:
+        >>> read_update_name(name_update("3f0a", 12)), read_update_name("digits")
+        (('3f0a', 12), None)
+    """
+    found = _UPDATE.fullmatch(name)
+    return None if found is None else (found["client"], int(found["round"]))
 
 
 def name_captures(spec: str) -> set[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from seepage.attacks.applicability import Applicability, check_applicability, explain_refusals
-from seepage.audit.captured_data import CapturedData, read_capture
+from seepage.audit.captured_data import CapturedData, name_update, read_capture
 from seepage.audit.spec_entries import (
     explain_errors,
     read_chains,
@@ -103,7 +103,7 @@ def _federation_spec(
             continue
         places.add(place)
         named &= bool(held.captured.capture.setting.client)
-        data = {**_list_data(file, one), "name": f"client {place[0]}, round {place[1]}"}
+        data = {**_list_data(file, one), "name": name_update(*place)}
         read.append(data)
         scenarios.append((place, _write_scenario(data, network, given, assumed)))
     if not scenarios:

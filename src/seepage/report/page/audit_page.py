@@ -6,12 +6,12 @@ Truth, guesses and objectives are read from the audit's folder while the page is
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from seepage.audit.captured_data import read_update_name
 from seepage.audit.choices import Choice, pareto_front
 from seepage.audit.results import Result, Results
 from seepage.audit.results.amount import SATURATED
@@ -118,8 +118,6 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
     )
 
 
-# What `seepage audit --capture FOLDER` calls the data behind an update.
-_NAME = re.compile(r"client (?P<client>.+), round (?P<round>\d+)")
 _TOGETHER = (
     " Each round was attacked alone. Where a client trained on the same data again, its rounds "
     "tell more together: see stack_rounds."
@@ -129,11 +127,7 @@ _TOGETHER = (
 def _federation_section(results: Results) -> Section | None:
     """One cell for each update, by client and round; None unless there are several of them."""
     updates = results.by("data")
-    places = {
-        data: (found["client"], int(found["round"]))
-        for data in updates
-        if (found := _NAME.fullmatch(data)) is not None
-    }
+    places = {data: place for data in updates if (place := read_update_name(data)) is not None}
     if len(set(places.values())) < 2:
         return None
     clients = sorted({client for client, _ in places.values()})
