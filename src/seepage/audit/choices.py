@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from seepage.audit.record import Defense, Record
-from seepage.audit.results.identified import find_identified
+from seepage.audit.results import Result, Results
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.core.grouping import group_by
 from seepage.scoring import METRICS
@@ -207,27 +207,35 @@ class Gate:
     def __str__(self) -> str:
         return f"{self.metric}={self.threshold:.17g}"
 
-    def leaks(self, records: Iterable[Record]) -> list[Breach]:
+    def leaks(self, records: Results | Iterable[Record]) -> list[Breach]:
         """List everybody beyond the threshold, the worst first.
 
         A score counts only if it beats the best guess for that person without any update.
         """
+        rows = [row for row in Results.of(records) if not row.behind]
         if self.metric == IDENTIFIED:
-            found = _list_identified(list(records), self)
-            people = {breach.record.persons[breach.index] for breach in found}
-            return found if len(people) > self.threshold else []
+            found = [row for row in rows if row.level.identified]
+            many = len({row.person for row in found}) > self.threshold
+            return self._keep_clearest(found) if many else []
         sign = _sign(self.metric)
         beyond = [
-            Breach(self, record, person, value)
-            for record in records
-            for index, (person, value) in enumerate(
-                zip(record.people, record.scores.get(self.metric, ()), strict=False)
-            )
-            if value is not None
+            Breach(self, row.record, row.victim[1], value)
+            for row in rows
+            if (value := row.score(self.metric)) is not None
             and sign * value > sign * self.threshold
-            and not self._is_guessed(record, index, sign * value)
+            and not self._is_guessed(row.record, row.index, sign * value)
         ]
         return sorted(beyond, key=lambda leak: -sign * leak.value)
+
+    def _keep_clearest(self, found: Sequence[Result]) -> list[Breach]:
+        """One breach for each person and setup: an exact guess, or the one that stands out most."""
+
+        def clarity(row: Result) -> tuple[bool, float]:
+            return row.exact, row.identification.match if row.identification else -math.inf
+
+        groups = group_by(found, lambda row: (row.person, row.setup)).values()
+        clearest = (max(group, key=clarity) for group in groups)
+        return [Breach(self, row.record, row.victim[1], 1.0) for row in clearest]
 
     def _is_guessed(self, record: Record, index: int, value: float) -> bool:
         """Whether a guess without any update scores as well for this person."""
@@ -235,18 +243,3 @@ class Gate:
         guessed = (scores.get(self.metric) for scores in record.baselines.values())
         values = [scores[index] for scores in guessed if scores is not None]
         return any(sign * known >= value for known in values if known is not None)
-
-
-def _list_identified(records: Sequence[Record], gate: Gate) -> list[Breach]:
-    """One breach for each person and setup: an exact guess, or the one that stands out most."""
-    best: dict[tuple[object, ...], tuple[tuple[bool, float], Breach]] = {}
-    for number, index in sorted(find_identified(records)):
-        record = records[number]
-        match = -math.inf
-        if record.identification:
-            match = record.identification[index].match
-        key = record.persons[index], record.defense, record.local, record.batch_size
-        order = record.is_exact(index), match
-        if key not in best or order > best[key][0]:
-            best[key] = order, Breach(gate, record, record.people[index], 1.0)
-    return [breach for _, breach in best.values()]

@@ -19,6 +19,7 @@ from seepage.audit.choices import IDENTIFIED, Breach, Gate
 from seepage.audit.folder import CHECKPOINTS, SPEC, InUse, require_plain
 from seepage.audit.plan import PLAN, Plan
 from seepage.audit.record import Outcome, Record
+from seepage.audit.results import Results
 from seepage.audit.run_case import AnyCase, Executor, fail_case, serial, side_by_side
 from seepage.audit.seal import find_imports, is_own
 from seepage.audit.spec import Spec, build_spec, read_timeout
@@ -178,13 +179,14 @@ def require_measured(gates: Sequence[Gate | str], spec: Spec) -> None:
             )
 
 
-def find_breaches(gates: Sequence[Gate | str], records: Sequence[Record]) -> list[Breach]:
+def find_breaches(gates: Sequence[Gate | str], records: Results | Sequence[Record]) -> list[Breach]:
     """List everybody whose data leaked beyond a gate, gate by gate, the worst first.
 
     Raises:
         InvalidValue: No case could measure the metric of a gate.
     """
-    done = [record for record in records if record.error is None]
+    results = Results.of(records)
+    done = [record for record in results.records if record.error is None]
     found: list[Breach] = []
     for gate in map(_parse_gate, gates):
         measured = gate.metric == IDENTIFIED
@@ -193,7 +195,7 @@ def find_breaches(gates: Sequence[Gate | str], records: Sequence[Record]) -> lis
                 f"no case could measure {gate.metric}, so --fail-above says nothing; use another "
                 "metric"
             )
-        found.extend(gate.leaks(done))
+        found.extend(gate.leaks(results))
     return found
 
 

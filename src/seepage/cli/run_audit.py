@@ -154,7 +154,7 @@ def run_audit(asked: Audit, console: Console) -> int:
     _print_result(found, console)
     if found.records and all(record.error for record in found.records):
         return CASE_FAILED
-    leaked = _print_leaks(settings.gates, found.records, console)
+    leaked = _print_leaks(settings.gates, found.results, console)
     worse = _print_worse(before, found, console)
     if leaked or worse:
         return LEAKED
@@ -306,7 +306,7 @@ def _tell_damaged(found: AuditResult) -> list[str]:
     ]
 
 
-def _print_leaks(gates: Sequence[str], records: Sequence[Record], console: Console) -> bool:
+def _print_leaks(gates: Sequence[str], records: Results, console: Console) -> bool:
     """Print who leaked through which attack, and return whether anybody did."""
     found = find_breaches(gates, records)
     # Seeds with the same result are printed once.
