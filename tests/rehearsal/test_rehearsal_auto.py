@@ -404,7 +404,9 @@ def test_behind_pruning_a_smooth_network_is_searched_with_a_fading_prior(photos,
     seen = observe(task, photos.take([0]), defense=sp.Prune(0.9))
     guess = sp.auto(effort="quick", public=public)(seen, rng=sp.rng(1))
     assert guess.trace.race.chosen[0].startswith("inverting_gradients(tv=(0.1, 1e-05), spread=0.1")
-    assert float(sp.score(guess, photos.take([0]))["psnr"]) > 26  # machines differ by more than 1 dB
+    assert (
+        float(sp.score(guess, photos.take([0]))["psnr"]) > 26
+    )  # machines differ by more than 1 dB
 
 
 @pytest.mark.parametrize("size", [1, 2])
