@@ -3,7 +3,7 @@
 import copy
 import json
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.core.progress import listen, stage
 from seepage.core.reconstruction import Forecast, Race, Trace, Trial
 from seepage.core.scale import DECIBELS, Scale
+from seepage.core.schema import from_plain, to_plain
 from seepage.domains.box import Image
 from seepage.domains.made_up import _SHAPES
 from seepage.rehearsal import ALL_ATTACKS, EFFORTS, Auto, Effort, auto_attack, make_up, rehearse
@@ -166,7 +167,7 @@ def test_rehearsals_are_stored_and_found_again(photos, task, public, tmp_path, m
 def test_a_race_survives_json():
     trials = Trial("a", 20, (10.0, 12.0)), Trial("b", 20, error="no")
     race = Race("psnr", trials, ("a",), forecast=Forecast.of((10.0, 12.0), DECIBELS), rising=True)
-    assert Race.from_plain(json.loads(json.dumps(asdict(race)))) == race
+    assert from_plain(Race, json.loads(json.dumps(to_plain(race)))) == race
 
 
 def test_fewer_steps_leave_fewer_contenders_and_no_search_too_short_to_tell():
