@@ -8,7 +8,7 @@ from enum import StrEnum
 from importlib import import_module
 from inspect import Parameter, Signature
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -55,7 +55,7 @@ class _Entry:
             self.field.name,
             Parameter.KEYWORD_ONLY,
             default=not default if self.is_ended else default,
-            annotation=Annotated[read | None if default is None else read, info],
+            annotation=Annotated[Optional[read] if default is None else read, info],  # noqa: UP045
         )
 
     def read(self, value: Any) -> Any:  # noqa: ANN401
