@@ -25,7 +25,6 @@ from seepage.audit.words import (
 from seepage.core.errors import UnreadableFile
 from seepage.core.whole_file import checksum, read_plain
 from seepage.report.dossier import TESTS, DossierFinding, Source, Status, read_json
-from seepage.report.effort import describe_effort
 from seepage.report.limits import find_limits
 from seepage.report.unscored import inapplicable, is_proved, missing
 from seepage.report.verdict import (
@@ -34,6 +33,7 @@ from seepage.report.verdict import (
     name_inputs,
     verdict,
 )
+from seepage.report.wording import describe_effort
 from seepage.scoring.identification import compute_luck
 
 # Probability with which luck alone may be called a leak.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum, auto
 from typing import TYPE_CHECKING, Any
 
+from seepage.audit.record import Record
 from seepage.audit.results import Level, Result
 from seepage.audit.results.amount import Amount
 from seepage.audit.results.effort_curve import EffortCurve
@@ -19,6 +20,7 @@ from seepage.audit.words import (
     list_words,
     percent,
     residual_words,
+    short_names,
 )
 from seepage.core.reconstruction import Proof
 from seepage.scoring.gallery import FEWEST
@@ -436,6 +438,26 @@ def curve_words(curve: EffortCurve) -> str:
         f"{curve.attack.name} {state}: from {fewer:,} to {more:,} steps, doubling them gains "
         f"{gain.middle:+.1f} dB ({gain.low:+.1f} to {gain.high:+.1f})"
     )
+
+
+def describe_effort(records: Sequence[Record]) -> str:
+    """Attacks, cases, steps and time of these records, in words."""
+    done = [record for record in records if record.error is None]
+    attacks = short_names(record.attack for record in records)
+    steps = sum(int(r.effort.get("steps", 0)) * int(r.effort.get("restarts", 0)) for r in done)
+    hours = _duration(sum(float(record.effort.get("seconds", 0)) for record in done))
+    devices = list_words(list(dict.fromkeys(str(r.effort.get("device")) for r in done)))
+    searched = f", {steps:,} search steps" if steps else ""
+    return (
+        f"{list_words(list(attacks.values()))}: {count_noun(len(done), 'case')}{searched}, {hours} "
+        f"on {devices}"
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s" if seconds >= 1 else "under a second"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 _CANARIES = "people whom the audit had chosen itself"

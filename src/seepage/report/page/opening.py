@@ -10,10 +10,10 @@ from markupsafe import Markup
 from seepage.audit.record import Record
 from seepage.audit.results import Level
 from seepage.audit.words import list_words, threat_words
-from seepage.report.effort import describe_effort
 from seepage.report.finding import Verdict
 from seepage.report.page.document import Section, badge, level_class, macros
 from seepage.report.unscored import inapplicable
+from seepage.report.wording import describe_effort
 
 MEANINGS = {
     Level.reconstructed: "the same 8-bit image, every column, every word came back, and fits no "
