@@ -94,7 +94,7 @@ def test_the_race_depends_on_nothing_that_is_private(photos, task, public):
     ]
     assert races[0] == races[1]
     # Not since the second was remembered: without memory it is the same.
-    rehearse._remembered.cache_clear()
+    rehearse._stored_races.cache_clear()
     assert rehearse.rehearse(seen[1], SEARCHES, public, RUNGS, chosen=1, steps=20).race == races[0]
 
 
@@ -156,7 +156,7 @@ def test_rehearsals_are_stored_and_found_again(photos, task, public, tmp_path, m
     seen, attack = observe(task, photos.take([0])), Auto(replace(SMALL, steps=644), public)
     with checkpointing(tmp_path):
         first = attack(seen, rng=sp.rng(1))
-    rehearse._remembered.cache_clear()
+    rehearse._stored_races.cache_clear()
     monkeypatch.setattr(Rehearsal, "of", lambda *_, **__: pytest.fail("it rehearsed again"))
     with checkpointing(tmp_path):
         second = attack(seen, rng=sp.rng(1))
@@ -264,17 +264,20 @@ def test_several_share_the_steps_only_if_the_mean_of_their_guesses_is_nearer(pho
     near = [sp.Reconstruction(truth.inputs + sign * 0.1 * noise) for sign in (1, -1)]
     by_name = {str(one): [guess] for one, guess in zip(SEARCHES, near, strict=True)}
     level = tuple(Trial(str(SEARCHES[0]), steps, (20.0,)) for steps in (20, 40))
-    team = rehearse._choose_team(rehearsal, SEARCHES, by_name, level, 3.0)
+    team = rehearse._choose_ensemble(rehearsal, SEARCHES, by_name, level, 3.0)
     assert (team.members, team.rule, team.doublings) == (SEARCHES, "mean", 2.0)
     # One round does not tell what the steps are worth.
     assert (
-        rehearse._choose_team(rehearsal, SEARCHES, by_name, level[:1], 3.0).members == SEARCHES[:1]
+        rehearse._choose_ensemble(rehearsal, SEARCHES, by_name, level[:1], 3.0).members
+        == SEARCHES[:1]
     )
     # A search that gains much with every doubling needs the steps for itself.
     trials = tuple(
         Trial(str(SEARCHES[0]), steps, (score,)) for steps, score in ((20, 0), (40, 200))
     )
-    assert rehearse._choose_team(rehearsal, SEARCHES, by_name, trials, 3.0).members == SEARCHES[:1]
+    assert (
+        rehearse._choose_ensemble(rehearsal, SEARCHES, by_name, trials, 3.0).members == SEARCHES[:1]
+    )
 
 
 def test_behind_noise_the_rehearsed_updates_stand_out_from_it_as_the_observed_one_does(photos):
@@ -363,12 +366,12 @@ def test_a_search_that_starts_slowly_gets_into_the_second_round():
     weak = [Contender("inverting_gradients", given) for given in (unsigned, {"tv": 1e-6})]
     strong[1] = Contender("inverting_gradients", {"tv": (1e-1, 1e-5)})
     ranked = [*strong, *weak]
-    assert rehearse._keep_a_slow_one(ranked, strong[:2], 2) == [strong[0], weak[0]]
-    assert rehearse._keep_a_slow_one(ranked, strong[:1], 3) == [strong[0], weak[0]]
+    assert rehearse._keep_slow_starter(ranked, strong[:2], 2) == [strong[0], weak[0]]
+    assert rehearse._keep_slow_starter(ranked, strong[:1], 3) == [strong[0], weak[0]]
     # One that is there already needs no place, and the only place belongs to the best.
-    assert rehearse._keep_a_slow_one([*weak, *strong], weak, 2) == weak
-    assert rehearse._keep_a_slow_one(ranked, strong[:1], 1) == strong[:1]
-    assert rehearse._keep_a_slow_one(strong, strong[:2], 2) == strong[:2]
+    assert rehearse._keep_slow_starter([*weak, *strong], weak, 2) == weak
+    assert rehearse._keep_slow_starter(ranked, strong[:1], 1) == strong[:1]
+    assert rehearse._keep_slow_starter(strong, strong[:2], 2) == strong[:2]
 
 
 def test_of_searches_that_do_the_same_only_the_first_races_on():
@@ -631,7 +634,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(Runner, "_prepare", spend(0.3, prepare))
     monkeypatch.setattr(Runner, "_take", spend(0.01, take))
     auto_attack._measured.cache_clear()
-    rehearse._remembered.cache_clear()
+    rehearse._stored_races.cache_clear()
     return now
 
 
@@ -648,7 +651,7 @@ def test_all_steps_are_taken_where_they_fit(photos, task, public, clock):
     timed = Auto(effort, public, seconds)(seen, rng=sp.rng(1))
     assert clock[0] < seconds
     assert not timed.trace.race.cut
-    rehearse._remembered.cache_clear()
+    rehearse._stored_races.cache_clear()
     free = Auto(effort, public)(seen, rng=sp.rng(1))
     assert torch.equal(timed.inputs, free.inputs)
 
@@ -670,7 +673,7 @@ def test_closed_forms_are_rehearsed_once_for_the_same_people(photos, task, publi
         "attack",
         lambda self, one, n, **start: attacked.append(one) or attack(self, one, n, **start),
     )
-    rehearse._remembered.cache_clear()
+    rehearse._stored_races.cache_clear()
     contenders = (Contender("analytic_fc", searches=False), *SEARCHES)
     rungs = (Rung(2, 1, 5), Rung(1, 1, 10))
     race = rehearse.rehearse(seen, contenders, public, rungs, chosen=1, steps=20).race

@@ -127,7 +127,7 @@ def cut_network(observation: Observation, features: Features) -> Observation | N
         client = replace(client, defense=chain(*client.chain.input_defenses))
     known = {name: tensor for name, tensor in update.tensors.items() if name in task.parameters}
     seen_alone = replace(update, tensors=known)
-    if not _defends_alike(client.chain, update, seen_alone):
+    if not _treats_part_as_whole(client.chain, update, seen_alone):
         return None
     return replace(
         observation,
@@ -147,7 +147,7 @@ def _shares_gradients(client: Client, mixing: Mixing | None) -> bool:
     return plain and as_seen and isinstance(client.local, Gradient)
 
 
-def _defends_alike(defense: Chain, whole: Update, part: Update) -> bool:
+def _treats_part_as_whole(defense: Chain, whole: Update, part: Update) -> bool:
     """Whether a defense does the same to a part of the update alone as within the whole."""
     try:
         # Enlarged: a bound that the observed update already keeps must not go unnoticed.

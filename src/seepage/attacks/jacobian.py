@@ -175,10 +175,10 @@ class Jacobian:
         return torch.cat([product(some).detach() for some in self._split(rows)])
 
     def _split(self, rows: Tensor) -> tuple[Tensor, ...]:
-        return torch.split(rows, self._at_once)
+        return torch.split(rows, self._rows_at_once)
 
     @cached_property
-    def _at_once(self) -> int:
+    def _rows_at_once(self) -> int:
         """How many rows fit, computed once: the free memory of a GPU changes on the way."""
         longest = max(self.equations, self.unknowns)
         return max(1, _count_fitting(self.at) // PASSING // longest)
@@ -285,7 +285,7 @@ def smallest_singular_value(jacobian: Jacobian) -> float | None:
     if not bool(gram.isfinite().all()):
         return None
     values = torch.linalg.eigvalsh(gram)
-    return _resolve(float(values[0]), float(values[-1]))
+    return _root_above_rounding(float(values[0]), float(values[-1]))
 
 
 def lanczos_smallest(jacobian: Jacobian, *, steps: int = STEPS) -> float | None:
@@ -316,7 +316,7 @@ def lanczos_smallest(jacobian: Jacobian, *, steps: int = STEPS) -> float | None:
             continue
         values, vectors = torch.linalg.eigh(matrix)
         found = float(values[0])
-        smallest = _resolve(min(found, known), float(values[-1]))
+        smallest = _root_above_rounding(min(found, known), float(values[-1]))
         error = float(space.beside[0, -1] * vectors[-1, 0].abs())
         if not smallest:
             return 0.0
@@ -350,13 +350,13 @@ def davidson_smallest(jacobian: Jacobian, inverse: Linear) -> float | None:
         values, vectors = torch.linalg.eigh(basis @ images.T)
         rest = vectors[None, :, 0] @ (images - values[0] * basis)
         value, error = float(values[0]), float(rest.norm())
-        if not _resolve(value, largest):
+        if not _root_above_rounding(value, largest):
             return 0.0
         if error <= SETTLED * value:
             return math.sqrt(value - error)
     return None
 
 
-def _resolve(least: float, most: float) -> float:
+def _root_above_rounding(least: float, most: float) -> float:
     """Return the root of the least eigenvalue, or zero if it is rounding beside the largest."""
     return math.sqrt(least) if least > RESOLVED**2 * most and most > 0 else 0.0

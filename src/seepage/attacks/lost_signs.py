@@ -102,7 +102,7 @@ def photograph_evidence(values: Tensor) -> Tensor:
 
 
 SWEEPS = 30
-# An entry so far outside its range outweighs any jump between neighbours.
+# An entry so far outside its range outweighs any difference of neighbours.
 PRICE = 100.0
 
 
@@ -143,29 +143,29 @@ def choose_patterns(magnitudes: Tensor, coefficients: Tensor, *, low: float, hig
     beyond = (low - candidates).clamp(min=0) + (candidates - high).clamp(min=0)
     mirrored = (low + candidates).clamp(min=0) + (-candidates - high).clamp(min=0)
     alone = PRICE * torch.minimum(beyond.sum(1), mirrored.sum(1))
-    jumps = {axis: _jump_costs(candidates, axis + 2) for axis in _long_axes(magnitudes[0])}
-    index = _propagate_costs(alone, jumps).argmin(0).expand(1, *candidates.shape[1:])
+    costs = {axis: _neighbour_costs(candidates, axis + 2) for axis in _long_axes(magnitudes[0])}
+    index = _propagate_costs(alone, costs).argmin(0).expand(1, *candidates.shape[1:])
     return candidates.gather(0, index).squeeze(0)
 
 
-def _jump_costs(candidates: Tensor, axis: int) -> Tensor:
-    """Return what each pattern costs beside each one of the next entry, `(S, S, ...)`."""
+def _neighbour_costs(candidates: Tensor, axis: int) -> Tensor:
+    """How much each pattern of an entry differs from each of the next entry, `(S, S, ...)`."""
     reach = candidates.shape[axis] - 1
     one = candidates.narrow(axis, 0, reach).unsqueeze(1)
     next_one = candidates.narrow(axis, 1, reach).unsqueeze(0)
     return torch.minimum((one - next_one).abs().sum(2), (one + next_one).abs().sum(2))
 
 
-def _propagate_costs(alone: Tensor, jumps: dict[int, Tensor]) -> Tensor:
+def _propagate_costs(alone: Tensor, costs: dict[int, Tensor]) -> Tensor:
     """Return the least cost of everything given the pattern of one entry, `(S, ...)`."""
     # A message comes along an axis, forward from the entry before or back from the one behind.
-    sides = [(axis, forward) for axis in jumps for forward in (True, False)]
+    sides = [(axis, forward) for axis in costs for forward in (True, False)]
     messages = {side: torch.zeros_like(alone) for side in sides}
     for _ in range(SWEEPS):
         belief = alone + sum(messages.values())
         heard = {
             (axis, forward): _send_message(
-                belief - messages[axis, not forward], axis, forward, jumps[axis]
+                belief - messages[axis, not forward], axis, forward, costs[axis]
             )
             for axis, forward in sides
         }
@@ -174,11 +174,11 @@ def _propagate_costs(alone: Tensor, jumps: dict[int, Tensor]) -> Tensor:
     return alone + sum(messages.values())
 
 
-def _send_message(cost: Tensor, axis: int, forward: bool, jump: Tensor) -> Tensor:
+def _send_message(cost: Tensor, axis: int, forward: bool, between: Tensor) -> Tensor:
     """Return what every entry hears from its neighbour on one side."""
-    reach = jump.shape[axis + 2]
+    reach = between.shape[axis + 2]
     said = cost.narrow(axis + 1, 0 if forward else 1, reach).unsqueeze(1)
-    least = (said + (jump if forward else jump.transpose(0, 1))).amin(0)
+    least = (said + (between if forward else between.transpose(0, 1))).amin(0)
     heard = torch.zeros_like(cost)
     heard.narrow(axis + 1, 1 if forward else 0, reach).copy_(least - least.amin(0))
     return heard

@@ -51,18 +51,12 @@ class Unmixed(AttackWrapper):
     def prepare(self, seen: Observation, rng: Rng) -> Prepared:
         """Unmix a guess that explains the update; of several rounds, what they found."""
         if seen.others:
-            return Prepared(seen, attack=_AllRounds(self.attack))
+            # The rounds of each observation are side by side already.
+            return Prepared(
+                seen,
+                attack=lambda one, *, rng: unmix_rounds((one, *one.others), self.attack, rng=rng),
+            )
         return Prepared(seen, lambda guess: _unmix_guess(guess, seen, rng=rng))
-
-
-@dataclass(frozen=True)
-class _AllRounds:
-    """Attacks all rounds of an observation, which are side by side already."""
-
-    attack: Attack
-
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        return unmix_rounds((observation, *observation.others), self.attack, rng=rng)
 
 
 def _unmix_guess(guess: Reconstruction, observation: Observation, *, rng: Rng) -> Reconstruction:

@@ -34,10 +34,10 @@ def combine(rule: str, seen: Observation, guesses: Sequence[Reconstruction]) -> 
     left = [_residual(seen, guess) for guess in guesses]
     near = [guess for guess, one in zip(guesses, left, strict=True) if one <= _FAR * min(left)]
     first = near[0]
-    alike = [guess for guess in near if guess.inputs.shape == first.inputs.shape]
-    if len(alike) < 2:
+    same_shape = [guess for guess in near if guess.inputs.shape == first.inputs.shape]
+    if len(same_shape) < 2:
         return first
-    rows = torch.stack([guess.inputs.flatten(1) for guess in alike])
+    rows = torch.stack([guess.inputs.flatten(1) for guess in same_shape])
     anybody = torch.zeros(len(first.inputs), dtype=torch.long)
     ordered = align_members(rows, anybody, reference=0)
     mean = ordered.mean(0).reshape(first.inputs.shape)

@@ -92,8 +92,8 @@ def _predict_labels(task: Task, inputs: Tensor, rng: Rng) -> Tensor:
         outputs = task.outputs(task.parameters, inputs)
     if task.target_shape is not None:
         noise = rng.normal((len(inputs), *task.target_shape), like=outputs)
-        alike = outputs.shape[1:] == noise.shape[1:]
-        return outputs.roll(1, 0) + noise if alike else noise
+        same_shape = outputs.shape[1:] == noise.shape[1:]
+        return outputs.roll(1, 0) + noise if same_shape else noise
     likely = outputs.double().movedim(1, -1).softmax(-1).cpu()
     drawn = rng.uniform((*likely.shape[:-1], 1)).double()
     return (likely.cumsum(-1) < drawn).sum(-1).clamp(max=likely.shape[-1] - 1).to(inputs.device)

@@ -142,18 +142,18 @@ def _run(
     able = _run_rounds(log, contenders, rungs, steps)[:chosen]
     # Fewer rounds if time is over.
     rungs = rungs[: len(log.seconds)]
-    team = _choose_team(rehearsal, able, log.guesses, log.trials, _doublings(steps, rungs[-1]))
+    best = _choose_ensemble(rehearsal, able, log.guesses, log.trials, _doublings(steps, rungs[-1]))
     began = time.perf_counter()
-    if len(rungs) > 1 and len(team.members) == 1 and time_left() > 0:
-        team = _try_several_starts(rehearsal, team, rungs[-1], log.guesses, log.trials, steps)
+    if len(rungs) > 1 and len(best.members) == 1 and time_left() > 0:
+        best = _try_several_starts(rehearsal, best, rungs[-1], log.guesses, log.trials, steps)
     starting = time.perf_counter() - began
-    gain = max(0.0, _measure_gain(str(team.members[0]), log.trials))
-    forecast = Forecast.of(team.scores, scale, gain=gain * team.doublings) if team.scores else None
+    gain = max(0.0, _measure_gain(str(best.members[0]), log.trials))
+    forecast = Forecast.of(best.scores, scale, gain=gain * best.doublings) if best.scores else None
     race = Race(
         metric=rehearsal.metric.name,
         trials=tuple(log.trials),
-        chosen=tuple(map(str, team.members)),
-        rule=team.rule,
+        chosen=tuple(map(str, best.members)),
+        rule=best.rule,
         forecast=forecast,
         rising=gain > scale.plateau,
         masked=_is_masked(log.trials, contenders, scale),
@@ -162,7 +162,7 @@ def _run(
     # On a GPU the batches of a round are attacked side by side.
     rows = 1 if next(iter(rehearsal.seen[0].update)).is_cuda else rungs[-1].batches
     last = {str(one): spent for one, spent in log.seconds[-1].items()}
-    searches = [str(replace(one, start_steps=0)) for one in team.members if one.searches]
+    searches = [str(replace(one, start_steps=0)) for one in best.members if one.searches]
     each = [last[one] / (rows * rungs[-1].steps) for one in searches]
     return replace(
         Chosen.of(race, contenders),
@@ -206,7 +206,7 @@ def _run_rounds(
         if rung is rungs[0] and len(rungs) > 1:
             # A slow one may be three times as far behind.
             able = [one for one in left if expected[one] >= best - 3 * limit]
-            near = _keep_a_slow_one(able, near[: rungs[1].contenders], rungs[1].contenders)
+            near = _keep_slow_starter(able, near[: rungs[1].contenders], rungs[1].contenders)
         left = near
         computed = [one for one in computed if latest[one].scores]
     return [one for one in ranked if latest[one].scores] or left[:1]
@@ -232,7 +232,7 @@ def _drop_equals(ranked: Sequence[Contender], latest: Mapping[Contender, Trial])
     return [one for one in ranked if not latest[one].scores or first[latest[one].scores] is one]
 
 
-def _keep_a_slow_one(
+def _keep_slow_starter(
     ranked: Sequence[Contender], racing: Sequence[Contender], places: int
 ) -> list[Contender]:
     """Give the best search that starts slowly a place in the second round.
@@ -274,8 +274,8 @@ def _try(
 
 
 @dataclass(frozen=True)
-class _Team:
-    """Some of the best, how their guesses are combined, and how that went in rehearsal."""
+class _Ensemble:
+    """An ensemble of contenders, its combination rule and its rehearsed scores."""
 
     members: tuple[Contender, ...]
     rule: Rule
@@ -283,13 +283,13 @@ class _Team:
     doublings: float
 
 
-def _choose_team(
+def _choose_ensemble(
     rehearsal: Rehearsal,
     ranked: Sequence[Contender],
     guesses: Mapping[str, Sequence[Reconstruction]],
     trials: Sequence[Trial],
     doublings: float,
-) -> _Team:
+) -> _Ensemble:
     """Choose how many of the best attack the update, and how their guesses are combined.
 
     Where nothing comes back clearly, the mean of several guesses is nearer than each of them. But
@@ -298,7 +298,7 @@ def _choose_team(
     """
     rounds = {trial.steps for trial in trials if trial.steps}
     gain = max(0.0, _measure_gain(str(ranked[0]), trials)) / 2
-    best, highest = _Team((ranked[0],), "first", (), doublings), -math.inf
+    best, highest = _Ensemble((ranked[0],), "first", (), doublings), -math.inf
     for size in range(1, len(ranked) + 1):
         searches = sum(one.searches for one in ranked[:size])
         if searches > 1 and len(rounds) < 2:
@@ -312,44 +312,44 @@ def _choose_team(
             expected = fmean(scores) + gain * shared if scores else -math.inf
             if expected > highest:
                 members = tuple(ranked[:size])
-                best, highest = _Team(members, rule, scores, max(0.0, shared)), expected
+                best, highest = _Ensemble(members, rule, scores, max(0.0, shared)), expected
     return best
 
 
 def _try_several_starts(
     rehearsal: Rehearsal,
-    team: _Team,
+    best: _Ensemble,
     rung: Rung,
     guesses: Mapping[str, Sequence[Reconstruction]],
     trials: list[Trial],
     steps: int,
-) -> _Team:
+) -> _Ensemble:
     """Where little comes back and more steps gain nothing, see if the mean of starts is nearer.
 
     Behind noise a longer search fits the noise, from each start in another way. If starts err
     independently, and two halve that part of the squared error, more starts divide it further.
     """
-    (leader,) = team.members
+    (leader,) = best.members
     gain, scale = _measure_gain(str(leader), trials), rehearsal.scale
-    if scale.of or not leader.searches or not team.scores or gain > scale.plateau:
-        return team
+    if scale.of or not leader.searches or not best.scores or gain > scale.plateau:
+        return best
     # A search that gets so far does so from most starts, and one that does not would blur the mean.
-    if fmean(team.scores) > scale.telling:
-        return team
+    if fmean(best.scores) > scale.telling:
+        return best
     several = replace(leader, start_steps=rung.steps)
     with staged(f"rehearsing {several}"):
         found = rehearsal.attack(leader.build(rung.steps), rung.batches, start=1)
     again = [guess for guess in found if isinstance(guess, Reconstruction)]
     if len(again) < len(found):
-        return team
+        return best
     pairs = zip(rehearsal.seen, guesses[str(leader)], again, strict=False)
     scores = rehearsal.score([combine("mean", seen, both) for seen, *both in pairs])
     trials.append(Trial(str(several), rung.steps, scores))
     starts = several.count_starts(steps)
-    one, two = (10 ** (-fmean(each) / 10) for each in (team.scores, scores))
+    one, two = (10 ** (-fmean(each) / 10) for each in (best.scores, scores))
     error = max(one - 2 * (one - two) * (1 - 1 / starts), two / starts)
     gained = 10 * math.log10(one / error) - gain / 2 * math.log2(starts)
-    return _Team((several,), "first", scores, 0.0) if gained > 0 else team
+    return _Ensemble((several,), "first", scores, 0.0) if gained > 0 else best
 
 
 def _measure_gain(attack: str, trials: Sequence[Trial]) -> float:
@@ -372,13 +372,13 @@ def _is_masked(trials: Sequence[Trial], contenders: Sequence[Contender], scale: 
 
 
 @lru_cache(maxsize=128)
-def _remembered(name: str) -> list[Chosen]:
+def _stored_races(name: str) -> list[Chosen]:
     """What was stored under a name in this process: one race, or none."""
     return []
 
 
 def _load(name: str, contenders: Sequence[Contender]) -> Chosen | None:
-    held, folder = _remembered(name), checkpoints()
+    held, folder = _stored_races(name), checkpoints()
     if held or folder is None:
         return held[0] if held else None
     stored = folder.load(name)
@@ -388,7 +388,7 @@ def _load(name: str, contenders: Sequence[Contender]) -> Chosen | None:
 
 
 def _store(name: str, chosen: Chosen) -> None:
-    _remembered(name).append(chosen)
+    _stored_races(name).append(chosen)
     folder = checkpoints()
     if folder is not None:
         text = json.dumps(to_plain(chosen.race)).encode()

@@ -89,19 +89,19 @@ class Rehearsal:
         there are such people; and if it does not, neither do they.
         """
         key, domain, lost = Rng(0).fork("rehearsal"), seen.task.domain, is_lost_in_noise(seen)
-        alike: list[tuple[Observation, Batch]] = []
+        similar: list[tuple[Observation, Batch]] = []
         others: list[tuple[Observation, Batch]] = []
         for i in range(_DRAWN * batches):
             drawn = public.draw(size, seen.task, rng=key.fork("people", i))
             batch = _give_known_targets(seen, drawn)
             played = simulate_client(seen, batch, rng=key.fork("client", i))
             if is_lost_in_noise(played) == lost:
-                alike.append((played, batch))
+                similar.append((played, batch))
             elif len(others) < batches:
                 others.append((played, batch))
-            if len(alike) == batches:
+            if len(similar) == batches:
                 break
-        updates, people = zip(*[*alike, *others][:batches], strict=True)
+        updates, people = zip(*[*similar, *others][:batches], strict=True)
         return cls(updates, people, domain)
 
     @property

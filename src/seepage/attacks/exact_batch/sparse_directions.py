@@ -110,12 +110,12 @@ def _drop_repeated(directions: Tensor, known: Tensor) -> Tensor:
         [[0.6000000238418579, 0.800000011920929]]
     """
     seen = (directions @ normalise_rows(known).T).abs().gt(_SAME).any(1)
-    alike = (directions @ directions.T).abs() > _SAME
+    same = (directions @ directions.T).abs() > _SAME
     kept: list[int] = []
     for number in range(len(directions)):
         if not seen[number]:
             kept.append(number)
-            seen = seen | alike[number]
+            seen = seen | same[number]
     return directions[kept]
 
 

@@ -212,7 +212,7 @@ def _gaussian_neurons(head: TwoLayerHead) -> tuple[Tensor, float]:
     References:
         Liu et al., 2024, appendix F (liu2024systematic) on the columns of A
     """
-    chosen = torch.nonzero(_alike_neurons(head))[:, 0]
+    chosen = torch.nonzero(_largest_neuron_group(head))[:, 0]
     weight = head.weight[chosen]
     deviation = float(weight.square().mean().sqrt())
     statistic = _distance_from_normal(weight.flatten() / deviation)
@@ -227,7 +227,7 @@ def _gaussian_neurons(head: TwoLayerHead) -> tuple[Tensor, float]:
     return chosen, deviation
 
 
-def _alike_neurons(head: TwoLayerHead) -> Tensor:
+def _largest_neuron_group(head: TwoLayerHead) -> Tensor:
     """Which neurons belong to the largest group, `(m,)`."""
     common = find_shared_column(head)
     if common is not None:

@@ -163,10 +163,10 @@ def _require_cross_entropy(task: Task, head: Head, *, alone: bool) -> None:
     expected = torch.softmax(head.logits, dim=1) - hot
     if not alone:
         slope, expected = slope.reshape(1, -1), expected.reshape(1, -1)
-    alike = torch.nn.functional.cosine_similarity(slope, expected, dim=1)
+    cosines = torch.nn.functional.cosine_similarity(slope, expected, dim=1)
     # Where the network is sure of the label, what is left of the slope is rounding.
-    alike = alike[expected.norm(dim=1) > _SLOPE]
-    if not (len(alike) and float(alike.min()) > 0.9):
+    cosines = cosines[expected.norm(dim=1) > _SLOPE]
+    if not (len(cosines) and float(cosines.min()) > 0.9):
         raise NotApplicable(
             f"expected {task.name} to be trained with a cross-entropy, whose gradient holds the "
             "labels, got another loss; use Threat(knows_labels=True)"

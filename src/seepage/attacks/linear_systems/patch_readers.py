@@ -165,8 +165,8 @@ def _try_patch_layer(
         later: list[Reader] = []
         for group in group_readers(read):
             seen = read[group[0]]
-            alike = _sees_patches(seen[:, (seen[0] != seen[1]).any(-1)], count)
-            (single if alike else later).append(group)
+            single_patch = _sees_patches(seen[:, (seen[0] != seen[1]).any(-1)], count)
+            (single if single_patch else later).append(group)
         if not single:
             return None
         seen = read[single[0][0]]

@@ -83,18 +83,18 @@ def read_images(
     readers = find_patch_readers(task)
     rest = Update({name: tensor.double() for name, tensor in update.tensors.items()})
     first, later, size = _find_spans(task, readers, rest, size)
-    hull = _find_hull(readers, first, rest)
+    space = _find_patch_space(readers, first, rest)
     images: list[Tensor] = []
     labels: list[int] = []
-    alone = len(hull.directions) == 0
+    alone = len(space.directions) == 0
     if alone:
-        images, size = [readers.join(hull.base)], 1
+        images, size = [readers.join(space.base)], 1
     else:
-        _require_search(readers, hull, later)
+        _require_search(readers, space, later)
     while True:
         if not alone:
             key = rng.fork(len(images))
-            found = _search_image(task, readers, hull, later, rest, images, rng=key)
+            found = _search_image(task, readers, space, later, rest, images, rng=key)
             images += [] if found is None else [found]
         if not images:
             raise NotApplicable(
@@ -104,12 +104,12 @@ def read_images(
         last, told = len(images) == size, None
         if len(labels) < len(images):
             reader = None if last else later[0].reader
-            told = _tell_label(task, rest, images[-1], reader, classes)
+            told = _read_label(task, rest, images[-1], reader, classes)
         if told is not None:
             labels, rest = [*labels, told[0]], told[1]
         if last or told is None:
             break
-    rough = hull.image(readers, _aim(readers, hull, rest, _ROUGH[0]).flatten())
+    rough = space.image(readers, _guess_unknowns(readers, space, rest, _ROUGH[0]).flatten())
     solved = len(images)
     images += [rough] * (size - solved)
     return _FoundImages(torch.stack(images), labels, solved)
@@ -152,7 +152,7 @@ def _find_spans(
 
 
 @dataclass(frozen=True, eq=False)
-class _Hull:
+class _PatchSpace:
     """What the first attention leaves of the patches: base_p plus any of the directions.
 
     Args:
@@ -169,7 +169,7 @@ class _Hull:
         return readers.join(self.base + shares @ self.directions)
 
 
-def _find_hull(readers: PatchReaders, span: SpanCheck, update: Update) -> _Hull:
+def _find_patch_space(readers: PatchReaders, span: SpanCheck, update: Update) -> _PatchSpace:
     """Solve for patches of which what was read lies in the span.
 
     Outside the span and the shift, s (matrix x + places) vanishes, and so does it without s. Two
@@ -188,7 +188,7 @@ def _find_hull(readers: PatchReaders, span: SpanCheck, update: Update) -> _Hull:
     system = outside @ matrix @ patches.T
     fixed = row_span(system, tolerance=_FIXED)
     solved = torch.linalg.lstsq(system @ fixed.T, -outside @ readers.places.T).solution
-    return _Hull(solved.T @ fixed @ patches, _complement(fixed) @ patches)
+    return _PatchSpace(solved.T @ fixed @ patches, _complement(fixed) @ patches)
 
 
 def _complement(basis: Tensor) -> Tensor:
@@ -203,13 +203,13 @@ class _OutsideSpans:
 
     task: Task
     readers: PatchReaders
-    hull: _Hull
+    space: _PatchSpace
     layers: Sequence[str]
     complements: Sequence[Tensor]
 
     def shares(self, unknowns: Tensor) -> list[Tensor]:
         """Of every layer, the part outside its span of vectors of length one, `(T, d - r)`."""
-        image = self.hull.image(self.readers, unknowns)[None]
+        image = self.space.image(self.readers, unknowns)[None]
         read = run_until(self.task, self.task.domain.denormalise(image), self.layers)
         return [
             nn.functional.normalize(read[layer][0], dim=-1) @ complement.T
@@ -229,29 +229,31 @@ class _OutsideSpans:
         return columns.T
 
 
-def _require_search(readers: PatchReaders, hull: _Hull, checks: Sequence[SpanCheck]) -> None:
-    seen = torch.linalg.svdvals(readers.matrix @ hull.directions.T)
-    if len(seen) < len(hull.directions) or not bool(seen[-1] > RANK * seen[0]):
+def _require_search(readers: PatchReaders, space: _PatchSpace, checks: Sequence[SpanCheck]) -> None:
+    seen = torch.linalg.svdvals(readers.matrix @ space.directions.T)
+    if len(seen) < len(space.directions) or not bool(seen[-1] > RANK * seen[0]):
         raise NotApplicable(
             f"the {len(readers.matrix)} channels of {readers.embedding} tell not all of the "
             f"{readers.matrix.shape[1]} entries of a patch, and its gradient does not tell the "
             "rest; use gradient matching"
         )
     opened = (
-        f"the gradient of the first attention leaves {len(hull.directions)} directions of each of "
-        f"{len(hull.base)} patches open, and"
+        f"the gradient of the first attention leaves {len(space.directions)} directions of each of "
+        f"{len(space.base)} patches open, and"
     )
     if not checks:
         raise NotApplicable(
             f"{opened} no later layer spans what it read of whole images; use gradient matching"
         )
-    if len(hull.base) * len(hull.directions) > _MOST:
+    if len(space.base) * len(space.directions) > _MOST:
         raise NotApplicable(
             f"{opened} at most {_MOST} in all can be searched; use gradient matching"
         )
 
 
-def _aim(readers: PatchReaders, hull: _Hull, rest: Update, noise: float) -> Tensor:
+def _guess_unknowns(
+    readers: PatchReaders, space: _PatchSpace, rest: Update, noise: float
+) -> Tensor:
     """Unknowns of which what is read lies in the span of what is left of the gradient, roughly.
 
     Directions of that span count the less, the further they exceed what images that were taken
@@ -264,11 +266,11 @@ def _aim(readers: PatchReaders, hull: _Hull, rest: Update, noise: float) -> Tens
     stacked = torch.cat([g / g.norm().clamp_min(1e-300) for g in gradients])
     _, values, rows = torch.linalg.svd(stacked, full_matrices=False)
     weighed = (noise / (values / values[0] + noise))[:, None] * rows
-    system = weighed @ readers.matrix @ hull.directions.T
-    wanted = -weighed @ (readers.matrix @ hull.base.T + readers.places.T)
+    system = weighed @ readers.matrix @ space.directions.T
+    wanted = -weighed @ (readers.matrix @ space.base.T + readers.places.T)
     ridge = _RIDGE * torch.linalg.matrix_norm(readers.matrix, 2)
     unit = torch.eye(system.shape[1], dtype=system.dtype, device=system.device)
-    likely = -hull.base @ hull.directions.T
+    likely = -space.base @ space.directions.T
     left, right = torch.cat([system, ridge * unit]), torch.cat([wanted, ridge * likely.T])
     solved: Tensor = torch.linalg.lstsq(left, right).solution
     return solved.T
@@ -277,7 +279,7 @@ def _aim(readers: PatchReaders, hull: _Hull, rest: Update, noise: float) -> Tens
 def _search_image(
     task: Task,
     readers: PatchReaders,
-    hull: _Hull,
+    space: _PatchSpace,
     checks: Sequence[SpanCheck],
     rest: Update,
     found: Sequence[Tensor],
@@ -289,18 +291,18 @@ def _search_image(
     Once some are found, searches begin where `rest`, what is left of the update, points to.
     """
     layers = [check.reader[0] for check in checks]
-    outside = _OutsideSpans(task, readers, hull, layers, [_complement(c.basis) for c in checks])
+    outside = _OutsideSpans(task, readers, space, layers, [_complement(c.basis) for c in checks])
     for number in range(_STARTS):
-        start = -hull.base @ hull.directions.T
+        start = -space.base @ space.directions.T
         if found:
-            start = _aim(readers, hull, rest, _ROUGH[number % len(_ROUGH)])
+            start = _guess_unknowns(readers, space, rest, _ROUGH[number % len(_ROUGH)])
         start = start + _SPREAD * (number + 1) * rng.fork(number).normal(
             tuple(start.shape), like=start
         )
         solved, _ = least_squares(outside, start.flatten(), steps=_STEPS)
         worst = max(float(part.norm(dim=-1).max()) for part in outside.shares(solved))
         report(number + 1, _STARTS, worst)
-        image = hull.image(readers, solved)
+        image = space.image(readers, solved)
         new = all(float((image - one).norm()) > _SAME * float(one.norm()) for one in found)
         if worst < _INSIDE and new:
             slopes = torch.linalg.svdvals(outside.derivative(solved))
@@ -313,7 +315,7 @@ def _search_image(
     return None
 
 
-def _tell_label(
+def _read_label(
     task: Task, update: Update, image: Tensor, reader: Reader | None, classes: Sequence[int]
 ) -> tuple[int, Update] | None:
     """The label of an image, and the update without it.

@@ -73,7 +73,7 @@ class BagOfWords(BaseAttack):
         texts = _order_one_text(observation, found, table) if size == 1 else None
         ordered = texts is not None
         if texts is None:
-            texts = _deal_tokens(found, size=size, length=domain.length)
+            texts = _assign_tokens(found, size=size, length=domain.length)
         labels = try_labels(observation, size=size)
         certificate = Certificate(math.inf)
         if ordered and labels is not None and bool((texts != UNKNOWN).all()):
@@ -180,7 +180,7 @@ def _order_one_text(observation: Observation, found: _Found, table: TokenTable) 
     return text
 
 
-def _deal_tokens(found: _Found, *, size: int, length: int) -> Tensor:
+def _assign_tokens(found: _Found, *, size: int, length: int) -> Tensor:
     """Make texts `(B, L)` of tokens whose order is not known, filled up with unknown ones.
 
     Texts have the tokens that belong to each if that can be told, all tokens if they fit, or a part

@@ -186,20 +186,20 @@ def list_gradients(task: Task, reader: Reader, update: Update) -> list[Tensor]:
             stacked.append(layer.stack_gradients(update.tensors))
         else:
             gradient = update.tensors[_name_weight(task, layer)]
-            turned = _is_turned(task.network.get_submodule(layer))
+            turned = _is_transposed(task.network.get_submodule(layer))
             stacked.append(gradient.T if turned else gradient)
     return stacked
 
 
-def stack_alike(task: Task, reader: Reader, update: Update) -> Tensor:
-    """The same, each of the same length, without those that are zero.
+def stack_normalised(task: Task, reader: Reader, update: Update) -> Tensor:
+    """Stack the weight gradients of the layers, each scaled to length one; zeros are left out.
 
     The gradient of a query may be a thousandth of that of a value, and what it read would be taken
     for rounding of the other.
     """
     gradients = list_gradients(task, reader, update)
-    alike = [one.double() / one.double().norm() for one in gradients if bool(one.any())]
-    return torch.cat(alike or gradients)
+    scaled = [one.double() / one.double().norm() for one in gradients if bool(one.any())]
+    return torch.cat(scaled or gradients)
 
 
 def count_heads(reader: Reader) -> tuple[int, int]:
@@ -208,7 +208,7 @@ def count_heads(reader: Reader) -> tuple[int, int]:
     return (first.heads, first.shared) if isinstance(first, PrefixKeys) else (1, 1)
 
 
-def _is_turned(module: nn.Module) -> bool:
+def _is_transposed(module: nn.Module) -> bool:
     """Whether a linear layer keeps its weight as `(inputs, outputs)`, as those of GPT-2 do."""
     return type(module).__name__ == "Conv1D"
 
@@ -216,7 +216,7 @@ def _is_turned(module: nn.Module) -> bool:
 def _is_linear(module: nn.Module) -> bool:
     if isinstance(module, nn.MultiheadAttention):
         return module.in_proj_weight is not None and bool(module.batch_first)
-    return isinstance(module, nn.Linear) or _is_turned(module)
+    return isinstance(module, nn.Linear) or _is_transposed(module)
 
 
 def run_reader(task: Task, reader: Reader, texts: Tensor) -> Tensor:
@@ -245,7 +245,7 @@ def read_last(task: Task, layer: str, texts: Tensor, position: int) -> Tensor:
 
     with ExitStack() as hooks, torch.no_grad():
         for name, module in task.network.named_modules():
-            if name != layer and (isinstance(module, nn.Linear) or _is_turned(module)):
+            if name != layer and (isinstance(module, nn.Linear) or _is_transposed(module)):
                 hooks.enter_context(module.register_forward_pre_hook(shorten))
                 hooks.enter_context(module.register_forward_hook(restore))
         return run_until(task, texts, (layer,))[layer][:, position]
@@ -275,7 +275,7 @@ def takes_prefixes(task: Task, reader: Reader, length: int | None = None) -> boo
     return False
 
 
-class _SeenEnough(Exception):  # noqa: N818
+class _StopForward(Exception):  # noqa: N818
     """Raised to leave a forward pass whose rest is not needed."""
 
 
@@ -293,14 +293,14 @@ def run_until(task: Task, inputs: Tensor, layers: Sequence[str] | None = None) -
 
     def stop(_: nn.Module, given: tuple[Tensor, ...]) -> None:
         if given[0].ndim == 3:
-            raise _SeenEnough
+            raise _StopForward
 
     def keep(number: int, query: Tensor, _: Tensor) -> None:
         for layer in wanted:
             if isinstance(layer, PrefixKeys) and layer.attention == number:
                 queries[layer] = query.transpose(1, 2).flatten(2)
                 if layer == last:
-                    raise _SeenEnough
+                    raise _StopForward
 
     names = [layer for layer in wanted if not isinstance(layer, PrefixKeys)]
     with layer_inputs(network, names, ndim=3) as read, ExitStack() as hooks:
@@ -309,7 +309,7 @@ def run_until(task: Task, inputs: Tensor, layers: Sequence[str] | None = None) -
             hooks.enter_context(network.get_submodule(last).register_forward_pre_hook(stop))
         if len(names) < len(wanted):
             hooks.enter_context(WatchAttention(keep))
-        with suppress(_SeenEnough):
+        with suppress(_StopForward):
             task.outputs(task.parameters, inputs)
     return {**read, **queries}
 

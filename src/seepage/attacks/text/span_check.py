@@ -16,8 +16,8 @@ from seepage.attacks.text.readers import (
     read_last,
     run_reader,
     split_texts,
-    stack_alike,
     stack_gradients,
+    stack_normalised,
     takes_prefixes,
 )
 from seepage.attacks.text.token_table import require_texts
@@ -133,7 +133,7 @@ def find_span(
     places: int | None,
     rank_tolerance: float,
     tolerance: float,
-    alike: bool = False,
+    normalised: bool = False,
 ) -> SpanCheck | None:
     """Return what a reader's gradient spans; None if that is nothing, or all that could be read.
 
@@ -146,8 +146,8 @@ def find_span(
         rank_tolerance: Singular values above this share of the largest are no rounding.
         tolerance: Largest share outside that counts as inside. Where rounding is told apart clearly
             it is less: tokens that resemble one of the batch lie near.
-        alike: Whether layers count alike, however small their gradients are, as those of adapters
-            in their first steps.
+        normalised: Whether layers count equally, however small their gradients are, as those of
+            adapters in their first steps.
     """
     gradient = stack_gradients(task, reader, update)
     if not bool(gradient.any()):
@@ -155,19 +155,19 @@ def find_span(
     basis, turned = split_span(gradient, tolerance=rank_tolerance)
     # Each token has a vector in every head.
     places = None if places is None else places * math.prod(count_heads(reader))
-    if alike and len(basis) < (places or min(gradient.shape)):
+    if normalised and len(basis) < (places or min(gradient.shape)):
         # Behind noise, which is as large in every layer, there are more.
-        gradient = stack_alike(task, reader, update)
+        gradient = stack_normalised(task, reader, update)
         basis, turned = split_span(gradient, tolerance=rank_tolerance, most=places)
     width = gradient.shape[1]
-    if alike and (places or width) >= width == len(row_span(gradient, tolerance=_SINGLE)):
+    if normalised and (places or width) >= width == len(row_span(gradient, tolerance=_SINGLE)):
         return None
     clear = len(basis) < min(gradient.shape) if places is None else len(basis) <= places
     whole = clear and len(basis) < min(gradient.shape)
     if len(basis[:places]) == width:
         return None
     if whole:
-        limit = max(tolerance, BLURRED) if alike and len(basis) == places else tolerance
+        limit = max(tolerance, BLURRED) if normalised and len(basis) == places else tolerance
         tolerance = min(limit, max(_OUTSIDE, TURNED * turned))
     return SpanCheck(reader, basis[:places], tolerance, clear, whole)
 

@@ -19,7 +19,7 @@ from seepage.attacks.text.readers import (
     list_readers,
     list_weights,
     run_reader,
-    stack_alike,
+    stack_normalised,
 )
 from seepage.attacks.text.span_check import (
     BLURRED,
@@ -47,7 +47,7 @@ _SPANNED = 1e-2
 # Simulated batches that tell chance, at least and at most.
 _FEWEST, _MOST = 8, 64
 # Tokens whose vectors differ by less than this share are told apart by nothing but their distance.
-_ALIKE = 0.3
+_DUPLICATE = 0.3
 # Most tokens and places that are compared with each other.
 _LISTED = 2_048
 
@@ -78,7 +78,7 @@ def list_token_readers(task: Task) -> tuple[Reader, ...]:
     probe = Gradient()(task, seen.text[None], task.blank_labels(1))
     found, silent = [], ""
     for reader in seen.readers:
-        gradient = stack_alike(task, reader.layers, probe)
+        gradient = stack_normalised(task, reader.layers, probe)
         if reader.sees != "token":
             continue
         if not bool(gradient.any()):
@@ -141,7 +141,7 @@ class TokenSpan(BaseAttack):
             )
         doubt = self._test_tokens(observation, spans)
         limit = self.false_tokens / doubt.numel()
-        told = _tell_places(doubt <= limit, spans)
+        told = _find_known_places(doubt <= limit, spans)
         texts, sure = _arrange(doubt, limit, told, domain, observation.batch_size)
         labels = try_labels(observation, size=len(texts))
         certificate = Certificate(math.inf)
@@ -162,7 +162,7 @@ class TokenSpan(BaseAttack):
                 places=None if size is None else size * domain.length,
                 rank_tolerance=self.rank_tolerance,
                 tolerance=self.tolerance,
-                alike=True,
+                normalised=True,
             )
             if span is not None:
                 yield span
@@ -225,7 +225,7 @@ class TokenSpan(BaseAttack):
         limit = float(torch.cat(nearest).sort().values[allowed - 1])
         apart = _standardise(odds[0] - total / count)
         chance = torch.ones_like(apart)
-        for token, place in _drop_alike(task, span.reader, apart, limit):
+        for token, place in _drop_near_duplicates(task, span.reader, apart, limit):
             chance[token, place] = torch.special.ndtr(apart[token, place]) * 1e-30
         return chance
 
@@ -242,10 +242,10 @@ def _standardise(odds: Tensor) -> Tensor:
     return (odds - middle) / ((upper - middle) / _QUARTILE).clamp(min=1e-3)
 
 
-def _drop_alike(
+def _drop_near_duplicates(
     task: Task, reader: Reader, apart: Tensor, limit: float
 ) -> Iterator[tuple[int, int]]:
-    """Tokens and places below a limit, nearest first, without those like a nearer one."""
+    """Tokens and their places below a limit, nearest first, without near duplicates."""
     found = (apart < limit).nonzero()
     found = found[apart[found[:, 0], found[:, 1]].argsort(stable=True)][:_LISTED]
     if not len(found):
@@ -254,15 +254,15 @@ def _drop_alike(
     read = run_reader(task, reader, task.move_inputs(texts))
     vectors = read[torch.arange(len(found)), found[:, 1]].double()
     vectors = vectors / vectors.norm(dim=1, keepdim=True)
-    alike = 1 - (vectors @ vectors.T).square() < _ALIKE**2
-    left = torch.ones(len(found), dtype=torch.bool, device=alike.device)
+    near = 1 - (vectors @ vectors.T).square() < _DUPLICATE**2
+    left = torch.ones(len(found), dtype=torch.bool, device=near.device)
     for number, (token, place) in enumerate(found.tolist()):
         if bool(left[number]):
-            left &= ~alike[number]
+            left &= ~near[number]
             yield token, place
 
 
-def _tell_places(found: Tensor, spans: Sequence[SpanCheck]) -> Tensor:
+def _find_known_places(found: Tensor, spans: Sequence[SpanCheck]) -> Tensor:
     """Which of the tokens that were found stand where they were found, `(V, L or 1)`.
 
     A word that stands at two positions puts their difference into the span, and with it every other
@@ -340,7 +340,7 @@ def token_span(
     its row space, if they are fewer than the rows and the columns of the weight. The first
     attention reads a function of a token and its position: every token is tried at every position.
     Nothing else of the network matters, so encoders and decoders, rotary positions and attention of
-    any kind are read alike, and the embeddings may be frozen.
+    any kind are read in the same way, and the embeddings may be frozen.
 
     An adapter of rank r adds B A x to a layer, and dL/dA has r rows that lie in the same span.
     Adapters that read the same vectors are stacked: k of them give away k r tokens of a batch, and
