@@ -148,7 +148,7 @@ def _read_noise(link: AddGaussian | AddLaplace, plan: AttackPlan) -> AttackPlan:
 
 @dataclass(frozen=True)
 class OverSignal:
-    """Another term, converted from nats to the units of a cosine, which further terms keep to.
+    """A term in nats, rescaled to the units of a cosine, so that other terms keep their weights.
 
     Half a squared distance is divided by the energy of the signal; sigma^2 of it is one nat:
 
@@ -166,11 +166,11 @@ class OverSignal:
 
     @property
     def weight(self) -> float:
-        """That of the term."""
+        """Weight of the term."""
         return self.term.weight
 
     def __call__(self, candidate: Candidate, observation: Observation) -> Tensor:
-        """Divide by what the observed update has beyond the noise."""
+        """Divide the term by the energy of the signal in the observed update."""
         entries = _count_entries(observation.update)
         energy = observation.update.flat().square().sum() / self.std**2
         signal = (energy - entries).clamp_min(math.sqrt(2 * entries))
@@ -219,7 +219,7 @@ already (clipping, MixUp with known mixing, sums over clients), or simulating th
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Subtract(OnAggregate):
-    """Take a known update away; what comes in may hold only some of its tensors."""
+    """Subtract a known update from the tensors that come in, which may be only some of them."""
 
     keeps_gradient: ClassVar[bool] = True
 
@@ -232,7 +232,7 @@ class _Subtract(OnAggregate):
 
 
 def _remove_offset(plan: AttackPlan) -> AttackPlan:
-    """Compare updates without what the defense makes of no update at all.
+    """Subtract from the update what the defense makes of zeros.
 
     A cosine hardly sees a gradient beside a large number that is added to every entry.
     """

@@ -44,7 +44,7 @@ class Agreement:
     errors: Mapping[str, float]
 
     def proves(self, *names: str) -> bool:
-        """Whether the guess explains the update, and all these tensors tell something."""
+        """Whether the guess explains the update, and none of these tensors is zero or rounding."""
         return self.residual <= EXPLAINED and self.telling.issuperset(names)
 
 
@@ -56,7 +56,7 @@ def residual(observation: Observation, inputs: Tensor, labels: Tensor) -> float:
 def fits_as_well(
     observation: Observation, inputs: Tensor, labels: Tensor, *, errors: Mapping[str, float]
 ) -> bool:
-    """Whether another guess is as near to every tensor as one with these `errors` may be off."""
+    """Whether another guess explains every tensor within these `errors`."""
     with torch.no_grad(), precision("float32"):
         apart = _distances(observation.simulate(inputs, labels), observation.update)
     # Rounding at the other guess is not measured, and may be somewhat larger.

@@ -119,7 +119,7 @@ def check_applicability(observation: Observation, *, steps: int = 1_000) -> Appl
 
 
 def explain_refusals(refused: Mapping[str, str]) -> str:
-    """Say why no attack applies: in the first line for the most general one, then for each.
+    """Say why no attack applies: first for the most general one, then for each.
 
     Example:
         >>> print(explain_refusals({"rgap": "got two inputs", "inverting_gradients": "no labels"}))
@@ -163,7 +163,7 @@ def require_searchable(observation: Observation) -> None:
 
 
 def _labels_to_try(observation: Observation) -> Tensor:
-    """The labels as far as they can be had; targets that must be searched for are one."""
+    """Known or recovered labels; ones in place of targets that must be searched for."""
     from seepage.attacks.labels.infer_labels import recover_labels
 
     try:

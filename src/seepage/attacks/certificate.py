@@ -164,7 +164,7 @@ def certify_solved(
 
 
 def _issue(observation: Observation, found: Agreement, error: float | None) -> Certificate:
-    """Call the guess unique, here and locally, if its error is below half a step of 8 bits."""
+    """A certificate that says unique if the error is below half a step of 8 bits."""
     low, high = observation.task.domain.bounds
     if error is None or math.isnan(error):
         return Certificate(found.residual)
@@ -194,7 +194,7 @@ def _has_twin(observation: Observation, inputs: Tensor, labels: Tensor, found: A
 
 
 def _simulates_inputs(observation: Observation, inputs: Tensor, labels: Tensor) -> bool:
-    """Whether the simulation starts from private inputs, and these have neighbours."""
+    """Whether the simulation starts from private inputs (not encodings), which are continuous."""
     simulation = observation.simulate
     if observation.task.domain.discrete:
         return False

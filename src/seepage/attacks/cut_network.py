@@ -148,7 +148,7 @@ def _shares_gradients(client: Client, mixing: Mixing | None) -> bool:
 
 
 def _treats_part_as_whole(defense: Chain, whole: Update, part: Update) -> bool:
-    """Whether a defense does the same to a part of the update alone as within the whole."""
+    """Whether a defense changes a part of the update in the same way alone and within the whole."""
     try:
         # Enlarged: a bound that the observed update already keeps must not go unnoticed.
         left, alone = (defense.expected(u.map(lambda t: 1000 * t)) for u in (whole, part))
@@ -158,7 +158,7 @@ def _treats_part_as_whole(defense: Chain, whole: Update, part: Update) -> bool:
 
 
 def _cut_task(task: Task, layer: str) -> Task | None:
-    """End the task's network with what the layer reads; None if modules do not tell where."""
+    """Cut the task's network before the layer; None if the modules do not show where."""
     modules = task.network.named_modules()
     innermost = [name for name, module in modules if next(module.children(), None) is None]
     order = running_order(task, innermost)

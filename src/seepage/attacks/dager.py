@@ -136,7 +136,7 @@ class Dager(BaseAttack):
         return checks
 
     def _complete_texts(self, observation: Observation, texts: Tensor, domain: Tokens) -> Tensor:
-        """Add the place of the last token, and the token if it can be told."""
+        """Append the last token of each text, or a place for it if it is unknown."""
         padding = domain.padding
         wide = texts.new_full((len(texts), domain.length), UNKNOWN if padding is None else padding)
         wide[:, : texts.shape[1]] = texts

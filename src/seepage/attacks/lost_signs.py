@@ -85,7 +85,7 @@ def is_photograph(values: Tensor) -> bool:
 
 
 def photograph_evidence(values: Tensor) -> Tensor:
-    """Return what tells each photograph from its negative, `(B, 5)`; a negative has the opposite.
+    """Five signs of a photograph, `(B, 5)`; those of its negative are the opposite.
 
         <g>,   <x^3>,   <g t>,   <r>,   -<r t>
 
@@ -175,7 +175,7 @@ def _propagate_costs(alone: Tensor, costs: dict[int, Tensor]) -> Tensor:
 
 
 def _send_message(cost: Tensor, axis: int, forward: bool, between: Tensor) -> Tensor:
-    """Return what every entry hears from its neighbour on one side."""
+    """Return the message of belief propagation from each entry's neighbour on one side."""
     reach = between.shape[axis + 2]
     said = cost.narrow(axis + 1, 0 if forward else 1, reach).unsqueeze(1)
     least = (said + (between if forward else between.transpose(0, 1))).amin(0)

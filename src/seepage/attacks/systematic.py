@@ -175,7 +175,7 @@ def _recover_features(method: FeatureRecovery, observation: Observation, rng: Rn
 
 
 def _group_key(search: Search) -> object:
-    """Equal for searches that differ only in numbers, which can run side by side."""
+    """A key, equal for searches that differ in numbers only and so can run side by side."""
     kinds = [
         (term.layer, term.comparison, term.features.shape, term.labels is None, term.ordered)
         for term in search.terms
@@ -191,7 +191,7 @@ _RECOVERIES = exact_features(), softmax_features(), estimated_features()
 
 
 def _make_adam(prior: PriorNetwork | None, step_size: float | None, signed: bool) -> Adam:
-    """Steps on pixels, or small ones on the weights of a prior network."""
+    """Adam for pixels, or with smaller steps for the weights of a prior network."""
     size = step_size if step_size is not None else (0.1 if prior is None else 1e-3)
     return Adam(step_size=size, sign="hard" if signed and prior is None else "none")
 

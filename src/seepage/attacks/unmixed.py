@@ -60,7 +60,7 @@ class Unmixed(AttackWrapper):
 
 
 def _unmix_guess(guess: Reconstruction, observation: Observation, *, rng: Rng) -> Reconstruction:
-    """Return the inputs in the encodings, or the guess as it is."""
+    """Unmix the encodings, or return the guess as it is."""
     mixing, known = observation.mixing, observation.labels
     if mixing is None or mixing.flipped_about is None or known is None or not can_unmix(mixing):
         return guess
@@ -178,7 +178,7 @@ def _order_encodings(guess: Reconstruction, known: Tensor | None) -> Tensor | No
 
 
 def _explains(guess: Reconstruction, observation: Observation) -> bool:
-    """Whether the update is that of the guess."""
+    """Whether the guess explains the update."""
     labels = observation.labels if guess.labels is None else guess.labels
     return labels is not None and residual(observation, guess.inputs, labels) <= EXPLAINED
 

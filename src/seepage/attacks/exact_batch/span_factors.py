@@ -124,7 +124,7 @@ def column_space(matrix: Tensor, *, at_most: int) -> Tensor:
 
 
 def _rounding(matrix: Tensor) -> float:
-    """That of the entries, and that of the decomposition in float64, which grows with the sides."""
+    """Rounding error, relative: of the entries, or of a float64 decomposition if that is larger."""
     computed = 10 * max(matrix.shape) * torch.finfo(torch.float64).eps
     return max(_ROUNDINGS * torch.finfo(matrix.dtype).eps, computed)
 

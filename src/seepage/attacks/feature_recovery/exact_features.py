@@ -56,7 +56,7 @@ _SETTLED = 1e-3
 
 
 def _choose_best(wanted: HeadEquations, guesses: Iterable[Tensor]) -> Tensor:
-    """The guess that solves the equations best; no more are made once one does, or two agree."""
+    """The best of the guesses; stops drawing them once one solves the equations, or two agree."""
     best, least = None, float("inf")
     for guess in guesses:
         misfit = wanted.misfit(guess)
@@ -85,7 +85,7 @@ def _class_means(head: TwoLayerHead, classes: Tensor) -> Tensor:
 
 
 def _solve_ridge(regressors: Tensor, wanted: Tensor, ridge: Tensor) -> Tensor:
-    """Minimise ||X s - y||^2 + ridge ||s||^2, by the smaller of X^T X and X X^T."""
+    """Ridge regression, min ||X s - y||^2 + ridge ||s||^2, by the smaller of X^T X and X X^T."""
     wide = regressors.shape[0] < regressors.shape[1]
     normal = regressors @ regressors.T if wide else regressors.T @ regressors
     normal = normal + ridge * torch.eye(len(normal)).to(normal)
@@ -126,7 +126,7 @@ def _spread_features(
 
 
 def _draw_apart(head: TwoLayerHead, mean: Tensor, left: Tensor, count: int, rng: Rng) -> Tensor:
-    """Draw unit directions `(count, d)` in the space of a class's unexplained rest.
+    """Draw unit directions `(count, d)` in the space of what a class mean leaves unexplained.
 
     The largest eigenvectors of sum_j left_j H2(w_j), orthogonal to the mean, span that space. No
     neuron reads what is orthogonal to all rows of the weight, so they are looked for among these.

@@ -183,7 +183,7 @@ def _numerical_rank(values: Tensor) -> tuple[int, bool]:
 
 
 def _above(values: Tensor) -> int:
-    """Count the singular values above the single precision of the largest."""
+    """Count the singular values that are above float32 rounding of the largest."""
     return int((values > _SINGLE * values[0]).sum())
 
 

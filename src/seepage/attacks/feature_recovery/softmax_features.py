@@ -97,7 +97,7 @@ class _SoftmaxEquations:
         return torch.cat(rows)
 
     def start(self, logits: Tensor) -> Tensor:
-        """The unknowns that explain most if these were the logits, `(B, K)`."""
+        """The best unknowns for given logits `(B, K)`."""
         shares = torch.softmax(logits, 1) - self.labels
         scale = torch.as_tensor(1 / len(shares)).to(shares)
         if self.bias is not None:
@@ -206,7 +206,7 @@ def _require_input_at_the_end(task: Task) -> None:
 def _read_equations(
     head: Head, observation: Observation, labels: Tensor
 ) -> tuple[_SoftmaxEquations, Tensor, float]:
-    """The equations of the last layer, the span of the features, and the noise beside it."""
+    """The equations of the last layer, the span of the features, and the noise outside it."""
     gradient, tensors = observation.update.descent().tensors, observation.task.parameters
     seen = gradient[head.weight].double()
     size, classes = labels.shape

@@ -126,7 +126,7 @@ def _match_classes(observation: Observation, size: int, reason: NotApplicable) -
 
 
 def _read_end(update: Update) -> Tensor:
-    """The entries of the layers nearest to the loss, which hold labels most clearly."""
+    """Entries of the last layers, which show the labels most clearly."""
     return update.descent().flat()[-_ENTRIES:].detach().double().cpu()
 
 

@@ -147,7 +147,7 @@ def recover_labels(observation: Observation, rule: LabelRule | None = None) -> T
 
 
 def try_labels(observation: Observation, *, size: int | None = None) -> Tensor | None:
-    """The same; None if they cannot be told, or are not those of `size` examples."""
+    """Recover labels; None if that fails, or they are not `size` many."""
     with suppress(SeepageError):
         labels = recover_labels(observation)
         return labels if size in (None, len(labels)) else None

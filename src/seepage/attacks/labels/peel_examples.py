@@ -213,7 +213,7 @@ def _propose_example(
 
 
 def _extract_mixtures(equations: _LabelEquations, left: Tensor, accuracy: Tensor) -> Tensor:
-    """Features that would leave such rows, `(F, r)`, from rows of every size."""
+    """Features `(F, r)` that would leave such rows."""
     lengths = vector_norm(left, dim=1)
     rows = left[(lengths > 3 * accuracy).nonzero().flatten()]
     if len(rows) > _ROWS:

@@ -193,7 +193,7 @@ def _read_head(observation: Observation, head: Head) -> tuple[Tensor, Tensor]:
 
 
 def _measure_scale(observation: Observation, head: Head) -> float:
-    """How long the shared update is beside a plain gradient, measured on noise."""
+    """Length of the shared update relative to a plain gradient, measured on noise."""
     task, shape = observation.task, observation.task.target_shape or ()
     key = Rng(0).fork("scale")
     inputs = task.move_inputs(task.domain.sample(1, rng=key))

@@ -110,7 +110,7 @@ def find_front(task: Task) -> Front:
 
 
 def _is_affine(task: Task) -> bool:
-    """Whether the first fully connected layer reads a line of inputs as a line."""
+    """Whether what the first fully connected layer reads is affine in the input, on a line."""
     ends = task.domain.sample(2, rng=Rng(0).fork("line")).double()
     shares = torch.linspace(0, 1, _POINTS).double().reshape(-1, *ends[0].ndim * [1])
     line = task.domain.normalise(ends[0] + shares * (ends[1] - ends[0]))

@@ -85,7 +85,7 @@ def find_length(observation: Observation, direction: Tensor, labels: Tensor) -> 
 
 
 def _refine(misfit: _Misfit, tried: _Tried, step: float) -> tuple[float, float]:
-    """The lowest misfit within a step of the grid, and the length that has it."""
+    """The lowest misfit within a step of the grid, and its length."""
     from scipy.optimize import minimize_scalar
 
     _, sign, at = tried
@@ -99,7 +99,7 @@ def _refine(misfit: _Misfit, tried: _Tried, step: float) -> tuple[float, float]:
 
 
 def _keep_lowest(tried: list[_Tried]) -> list[_Tried]:
-    """Those of the grid that are no worse than their neighbours of the same sign."""
+    """Local minima on the grid, for each sign."""
     return [
         one
         for place, one in enumerate(tried)
@@ -112,7 +112,7 @@ def _keep_lowest(tried: list[_Tried]) -> list[_Tried]:
 def _measure_misfit(
     observation: Observation, direction: Tensor, labels: Tensor, *, scaled: bool
 ) -> _Misfit:
-    """How badly an input of this sign and logarithm of its length explains the update.
+    """Misfit of the input with this sign and log-length.
 
     With `scaled` any multiple of the simulated update may be the observed one.
     """

@@ -202,7 +202,7 @@ def _sees_patches(seen: Tensor, count: int) -> bool:
 def _keep_spanning(
     task: Task, found: PatchReaders, later: Sequence[Reader], image: Tensor, read: dict[str, Tensor]
 ) -> PatchReaders:
-    """Keep later layers as wide as the first, whose gradient spans what they read of an image.
+    """Keep layers as wide as the first whose gradient spans what they read of one image.
 
     Above the last attention only the place of the class may count. The wide layers inside a block
     span enough as well, but a search by them ends in the wrong place more often.

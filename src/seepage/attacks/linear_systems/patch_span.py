@@ -153,7 +153,7 @@ def _find_spans(
 
 @dataclass(frozen=True, eq=False)
 class _PatchSpace:
-    """What the first attention leaves of the patches: base_p plus any of the directions.
+    """Patches that the first attention allows: base_p plus combinations of the directions.
 
     Args:
         base: `(N, P)`.
@@ -208,7 +208,7 @@ class _OutsideSpans:
     complements: Sequence[Tensor]
 
     def shares(self, unknowns: Tensor) -> list[Tensor]:
-        """Of every layer, the part outside its span of vectors of length one, `(T, d - r)`."""
+        """For each layer, the part of its unit vectors that lies outside the span, `(T, d - r)`."""
         image = self.space.image(self.readers, unknowns)[None]
         read = run_until(self.task, self.task.domain.denormalise(image), self.layers)
         return [
@@ -217,7 +217,7 @@ class _OutsideSpans:
         ]
 
     def __call__(self, unknowns: Tensor) -> Tensor:
-        """All of them, `(e,)`."""
+        """The shares of all layers as one vector, `(e,)`."""
         return torch.cat([part.flatten() for part in self.shares(unknowns)])
 
     def derivative(self, unknowns: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ def _require_search(readers: PatchReaders, space: _PatchSpace, checks: Sequence[
 def _guess_unknowns(
     readers: PatchReaders, space: _PatchSpace, rest: Update, noise: float
 ) -> Tensor:
-    """Unknowns of which what is read lies in the span of what is left of the gradient, roughly.
+    """Rough unknowns: what is read of them lies nearly in the span of the remaining gradient.
 
     Directions of that span count the less, the further they exceed what images that were taken
     off left behind; where it tells nothing, small patches are likely.

@@ -100,7 +100,7 @@ def walk_back(
 
 @dataclass(frozen=True, eq=False)
 class _Known:
-    """What one walk knows of a layer's output: z, where it is known, dL/dz, and if it is exact."""
+    """What one walk knows of a layer's output: z, a mask of known entries, dL/dz, and exactness."""
 
     z: Tensor
     where: Tensor

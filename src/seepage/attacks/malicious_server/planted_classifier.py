@@ -144,7 +144,7 @@ class ClassFishing(AttackWrapper):
         return replace(scaled, tensors={**scaled.tensors, **restored})
 
     def _restore_rows(self, gradient: Tensor) -> Tensor:
-        """Every row from the target's row: p_k - y_k is -1 there and 1/(K - 1) elsewhere."""
+        """Compute every row from the target's: p_k - y_k is -1 there and 1/(K - 1) elsewhere."""
         row = gradient[self.target]
         whole = (-row / (len(gradient) - 1)).expand_as(gradient).clone()
         whole[self.target] = row

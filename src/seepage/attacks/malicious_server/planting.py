@@ -55,7 +55,7 @@ def default_to_search(attack: Attack | None) -> Attack:
 
 
 def fill_holes(shape: tuple[int, ...], index: Tensor, values: Tensor) -> Tensor:
-    """An input with these values at these entries, and means of known neighbours elsewhere.
+    """An input with these values at these entries; the others are means of known neighbours.
 
     Holes take the mean of the known entries next to them, ring by ring. A channel without any known
     entry takes the mean of the others.

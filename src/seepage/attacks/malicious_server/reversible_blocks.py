@@ -26,7 +26,7 @@ _STEPS = 40
 
 
 class Coupling(nn.Module):
-    """A reversible residual block: each half of the channels is moved by what the other says.
+    """A reversible residual block: each half of the channels is shifted by a function of the other.
 
         a' = a + F(b),   b' = b + G(a')
 

@@ -134,7 +134,7 @@ class _Search:
     def begin(
         self, held: _Place, lacking: Mapping[_Place, Tensor], left: Sequence[_Place]
     ) -> list[int]:
-        """A text of a token and of those most similar to it, at first of tokens left over."""
+        """Start a text from a token and those most similar to it, unexplained tokens first."""
         fresh: list[list[int]] = [[] for _ in self.options]
         for place, token in left:
             fresh[place].append(token)
@@ -247,7 +247,7 @@ class _Search:
 def _list_all(
     options: Sequence[Sequence[int]], domain: Tokens, *, at_most: int
 ) -> list[tuple[int, ...]]:
-    """Every text that the options make; none if they are more than so many."""
+    """All combinations of candidate tokens; empty if more than `at_most`."""
     lengths = range(1 if domain.padding is not None else domain.length, domain.length + 1)
     counts = [math.prod(map(len, options[:length])) for length in lengths]
     if sum(counts) > at_most:
@@ -257,7 +257,7 @@ def _list_all(
 
 
 def _list_left(options: Sequence[Sequence[int]], whole: Sequence[tuple[int, ...]]) -> list[_Place]:
-    """Positions and tokens that no whole text explains, those of a position one after the other."""
+    """Positions and tokens that no complete text explains, sorted by position."""
     used = {(place, token) for text in whole for place, token in enumerate(text)}
     listed = ((place, token) for place, row in enumerate(options) for token in row)
     return [one for one in listed if one not in used]
@@ -266,7 +266,7 @@ def _list_left(options: Sequence[Sequence[int]], whole: Sequence[tuple[int, ...]
 def _choose(
     found: Mapping[tuple[int, ...], float], tolerance: float, domain: Tokens
 ) -> list[tuple[int, ...]]:
-    """The texts inside, nearest first; of those that are not certain, only what is mostly new."""
+    """Texts inside the span, nearest first; uncertain ones only if most of their tokens are new."""
     chosen: list[tuple[int, ...]] = []
     used: set[_Place] = set()
     for text, share in sorted(found.items(), key=lambda item: item[1]):

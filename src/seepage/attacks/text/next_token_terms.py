@@ -104,7 +104,7 @@ class Decoder:
     def differentiate(
         self, compute: Callable[[Mapping[str, Tensor]], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Numbers `(N,)` that are computed of the parameters, and their derivatives `(N, P)`."""
+        """Evaluate a function `(N,)` of the parameters, and its derivatives `(N, P)`."""
         leaves = self.make_leaves()
         values = compute(leaves)
         rows = torch.autograd.grad(
@@ -206,7 +206,7 @@ def _choose_parameters(cut: Decoder) -> list[str]:
 
 
 def weigh_terms(observation: Observation, decoder: Decoder, length: int) -> float:
-    """By which number the terms of a text of some length are multiplied in an update.
+    """The factor of a text's terms in the update, by the text's length.
 
     Raises:
         NotApplicable: An update is no multiple of their sum.

@@ -65,7 +65,7 @@ class _Whitening:
         return cls(basis, shrink, float(least.rsqrt()))
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """Vectors `(..., P)` in units of what chance does."""
+        """Whiten vectors `(..., P)`, so that chance has unit covariance."""
         return self.scale * (vectors - (vectors @ self.basis.T * self.shrink) @ self.basis)
 
 
@@ -197,7 +197,7 @@ def _grow_texts(
 def _extend(
     decoder: Decoder, start: _Beginning, weight: float, width: int, whiten: _Whitening | None
 ) -> Iterator[_Beginning]:
-    """The best words after a beginning; whichever fits exactly if nothing follows.
+    """The best words after a beginning; at the end of a text any that fits exactly.
 
     With the derivatives J of what the output layer reads, the term of word v is
     J^T (sum_u p_u w_u - w_v): those of all words are had at once.

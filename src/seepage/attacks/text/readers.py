@@ -33,7 +33,7 @@ Sees = Literal["token", "prefix", "text"]
 
 @dataclass(frozen=True, eq=False)
 class _SeenReader:
-    """A reader, with what it sees.
+    """A reader and what it reads.
 
     Args:
         layers: Names of the layers.

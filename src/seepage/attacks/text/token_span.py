@@ -152,7 +152,7 @@ class TokenSpan(BaseAttack):
         return Reconstruction(texts, labels, certificate=certificate, confidence=sure)
 
     def _find_spans(self, observation: Observation, domain: Tokens) -> Iterator[SpanCheck]:
-        """The spaces that tell something: smaller than the space of what is read."""
+        """Spans that tell tokens apart: those smaller than the space of what is read."""
         size = observation.batch_size
         for reader in list_token_readers(observation.task):
             span = find_span(
@@ -308,7 +308,7 @@ def _arrange(
 
 
 def _cut(found: list[_Named], count: int, length: int) -> list[list[_Named | None]]:
-    """All tokens in every text if they fit, or a part of them in each."""
+    """Put all tokens into every text if they fit, else share them out."""
     fits = len(found) <= length
     starts = [0 if fits else row * length for row in range(count)]
     return [list(found[start : start + length]) for start in starts]
