@@ -8,7 +8,15 @@ import torch
 import seepage as sp
 from seepage.attacks.adaptive import adaptive
 from seepage.attacks.labels import InferLabels
-from seepage.core import AttackWrapper, BaseAttack, Prepared, Reconstruction, Rng, SideBySide
+from seepage.core import (
+    AttackWrapper,
+    BaseAttack,
+    Prepared,
+    Reconstruction,
+    Rng,
+    SideBySide,
+    usable_update,
+)
 from seepage.core.attack import SideBySideAttack, attack_many
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, SeepageError
 from seepage.rehearsal.combine import MeanOfStarts
@@ -164,3 +172,9 @@ def test_no_attack_of_seepage_writes_the_final_calls_itself():
     found = [c for base in bases for c in subclasses(base) if c.__module__.startswith("seepage")]
     assert len(found) > 20
     assert [c for c in found if {"__call__", "many"} & vars(c).keys()] == []
+
+
+def test_the_check_of_updates_is_still_found_in_its_old_place():
+    with pytest.warns(DeprecationWarning, match=r"seepage\.core\.usable_update"):
+        from seepage.probing.usable_update import require_usable
+    assert require_usable is usable_update.require_usable
