@@ -125,7 +125,7 @@ def test_worker_processes_give_the_same_records_and_survive_the_death_of_one(pla
     pool = Pool(SpecSource.read(place / "spec.toml"), 2, place / "checkpoints")
     begun, heard = [], []
     with listen(lambda *report: heard.append(report)):
-        outcomes = {o.record.case: o for o in pool(cases, begun.append)}
+        outcomes = {o.record.case: o for o in pool(cases, lambda case: not begun.append(case))}
     assert (place / "died-once").exists()
     truths = expected(cases)
     doomed = truths.pop(cases[0].id)
@@ -140,6 +140,11 @@ def test_worker_processes_give_the_same_records_and_survive_the_death_of_one(pla
     # The doomed case was begun twice, and so was one of the others.
     assert len(begun) == len(cases) + 2
     assert heard[-1][1] == 30
+
+
+def test_a_pool_of_which_no_case_may_begin_ends(place, cases):
+    pool = Pool(SpecSource.read(place / "spec.toml"), 1, place / "checkpoints")
+    assert list(pool(cases, lambda case: False)) == []
 
 
 def test_no_worker_is_no_pool(tmp_path):

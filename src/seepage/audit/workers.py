@@ -232,6 +232,8 @@ def _wait_for_messages(
     With a timeout, wait no longer than until the next case is late.
     """
     busy = {id(worker.link): (worker, worker.case) for worker in crew if worker.case}
+    if not busy:  # no case was begun
+        return []
     left = None if timeout is None else min(worker.left(timeout) for worker, _ in busy.values())
     # The system cannot wait for a month at once.
     left = None if left is None else min(left, 86_400.0)
