@@ -187,6 +187,8 @@ HOSTILE = st.text() | st.text("()[]{}=,+-:.'\"\\#*aA0_ \n\0{}").map(lambda text:
 @example("A:" * 4999 + "b=1", "model")
 @example("folder:" + ":pixels=" * 1000, "data")
 @example("x" * 10**6, "attack")
+@example("a\0b,c=1", "defense")
+@example("Sign(a=f'{b}\0\u202e')", "defense")
 @example("Sign(a='\ud800')", "attack")
 def test_a_hostile_text_is_a_table_or_one_sentence_in_bounded_time_and_memory(text, kind):
     tracemalloc.start()

@@ -13,6 +13,7 @@ from typing import Any
 from seepage.core.construct import parse_toml
 from seepage.core.errors import InvalidValue
 from seepage.core.plugins import add_article
+from seepage.printable import make_printable
 
 # Characters of a part with all its options. Python's parser is safe for a text of this length.
 _LONGEST = 10_000
@@ -105,7 +106,7 @@ def _read_pairs(written: str, kind: str) -> dict[str, Any]:
     bare = re.search(r":\s*([^A-Za-z_].*)?$", name)
     if not name or bare or (given and not _KEY.match(f"{key}=")):
         near = re.fullmatch(r"(.+),\s*(\w+)\s*", head) if given else None
-        hint = f"; write {near[1]}:{near[2]}={values}" if near else ""
+        hint = f"; write {_write_line(f'{near[1]}:{near[2]}={values}')}" if near else ""
         raise InvalidValue(
             f"expected {add_article(kind)} as NAME(key=value) or NAME:key=value, got "
             f"{written!r}{hint}"
@@ -225,6 +226,10 @@ def _is_word(node: ast.expr | None) -> bool:
 def _write(node: ast.expr) -> str:
     """What stands there, for a message."""
     try:
-        return ast.unparse(node)
+        return _write_line(ast.unparse(node))
     except RecursionError:
         return "something else"
+
+
+def _write_line(text: str) -> str:
+    return " ".join(make_printable(text).split())
