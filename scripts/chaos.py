@@ -193,7 +193,6 @@ class Chaos:
         """Run one audit through some faults to its end, and look at what is left."""
         out = self.place / f"audit{number}"
         before: dict[str, Record] = {}
-        flipped = False
         # The end of an audit takes longest on Ray.
         for _ in range(self.random.randint(1, 4 if self.ray is None else 8)):
             fault = self.random.choice(self.faults)
@@ -206,10 +205,8 @@ class Chaos:
                 self.note("tracebacks", out, f"{fault.__name__} ended with {code}")
             if self.ray is not None:
                 self.ray.mend()
-            before = self.check_kept(out, before)
-            flipped |= fault == self.flip_byte
-            if flipped:  # that costs the record of the file, which is made again
-                before = {}
+            # A byte that flips costs the record in its file at once; it is made again.
+            before = self.check_kept(out, {} if fault == self.flip_byte else before)
         code = self.run_child(lambda: go_on(self.spec, out, self.executor))
         self._wait_for_orphans()
         if code:
