@@ -7,11 +7,13 @@ from scripts.house import House, count_switches
 HOUSE = House.read()
 # Each class in it holds the options of a command, and is named after the command.
 COMMANDS = Path("cli/commands.py")
+# What vetting finds is public under this name, as is what an audit finds.
+SHARED = ["Finding"]
 
 
 def test_no_class_name_is_defined_twice():
     texts = {at: text for at, text in HOUSE.texts.items() if at != COMMANDS}
-    assert House(HOUSE.folder, texts).find_repeated_classes() == []
+    assert House(HOUSE.folder, texts).find_repeated_classes() == SHARED
 
 
 def test_no_file_name_occurs_twice():

@@ -141,7 +141,7 @@ def test_a_timeout_stands_in_the_spec_or_on_the_command_line():
     text = SPEC.replace("NAME", "small")
     assert build_spec(SpecSource("s", f"timeout = 2.5\n{text}")).timeout == 2.5
     for wrong in ("0", "-1", "true", '"1"', "inf", "nan"):
-        with pytest.raises(InvalidValue, match="timeout as seconds"):
+        with pytest.raises(InvalidValue, match="timeout as "):
             build_spec(SpecSource("s", f"timeout = {wrong}\n{text}"))
     assert Pool(SpecSource("s", text), 1, Path("c"), 3.0).timeout == 3.0
     cases = build_spec(SpecSource("s", text)).cases

@@ -25,8 +25,8 @@ from seepage.report.contact_sheet import (
     PAPER,
     SHOWN,
     TILE,
+    PictureStrip,
     SheetBlock,
-    Strip,
     _make_blocks,
     _wrap_words,
     draw,
@@ -336,7 +336,7 @@ def test_every_pixel_of_a_large_image_counts_and_signals_are_lines():
     checked = torch.tensor([0.0, 1.0]).repeat(3, 2 * TILE, TILE)
     beat = torch.zeros(1, 50)
     beat[0, 25] = 1.0
-    drawn = draw([SheetBlock("both", (Strip("", (checked, beat), ("", "")),))])
+    drawn = draw([SheetBlock("both", (PictureStrip("", (checked, beat), ("", "")),))])
     grey = np.asarray(drawn)[MARGIN + LINE + GAP :][:TILE, MARGIN + LEFT :].astype(int)
     assert np.abs(grey[:, :TILE] - 128).max() <= 1
     inked = grey[1:-1, TILE + GAP + 1 : 2 * TILE + GAP - 1, 0] < 100
@@ -358,7 +358,9 @@ def test_lines_of_one_attack_with_several_numbers_of_steps_show_them():
 
 def test_long_titles_and_labels_stay_beside_each_other():
     words = "photos, inverting_gradients on a network with a long name, FedAvg 4 steps, seed 7"
-    blank = Strip("Gaussian noise then clipping then more noise", (torch.ones(1, 8, 8),), ("",))
+    blank = PictureStrip(
+        "Gaussian noise then clipping then more noise", (torch.ones(1, 8, 8),), ("",)
+    )
     drawn = np.asarray(draw([SheetBlock(words, (blank,))] * 2))[:, :, 0]
     wide = (drawn.shape[1] - MARGIN) // 2
     assert drawn[:, MARGIN + wide - MARGIN : MARGIN + wide].min() == 255, "between the titles"

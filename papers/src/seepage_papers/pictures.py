@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from seepage.audit import Outcome
 from seepage.core.grouping import group_by
-from seepage.report.contact_sheet import SHOWN, SheetBlock, Strip, draw, guess_strip, truth_strip
+from seepage.report.contact_sheet import (
+    SHOWN,
+    PictureStrip,
+    SheetBlock,
+    draw,
+    guess_strip,
+    truth_strip,
+)
 from seepage_papers.sources import Audited
 from seepage_papers.table import Cell, PaperTable
 
@@ -57,9 +64,11 @@ def _sheet(table: PaperTable, found: dict[Cell, list[Outcome]], people: int) -> 
     return draw(blocks, tile=TILE, across=max(WIDEST // wide, 1))
 
 
-def _strips(cells: list[Cell], found: dict[Cell, list[Outcome]], people: int) -> tuple[Strip, ...]:
+def _strips(
+    cells: list[Cell], found: dict[Cell, list[Outcome]], people: int
+) -> tuple[PictureStrip, ...]:
     """What came back in each row; the truth above the first row of the same people."""
-    strips: list[Strip] = []
+    strips: list[PictureStrip] = []
     whom: list[str] = []
     for cell in cells:
         outcomes = found[cell]

@@ -69,7 +69,7 @@ class Ceiling:
     mode: Mode = "eval"
 
 
-class Effort(TypedDict, total=False):
+class EffortSpent(TypedDict, total=False):
     """How hard an attack tried, and what of that limits what its result says.
 
     Flags are 1 where they hold and missing elsewhere: time ran out (`cut`), guesses were compared
@@ -190,7 +190,7 @@ class Record:
     scores: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     baselines: Mapping[str, Mapping[str, tuple[float | None, ...]]] = field(default_factory=dict)
     certificate: Proof | None = None
-    effort: Effort = field(default_factory=Effort)
+    effort: EffortSpent = field(default_factory=EffortSpent)
     error: str | None = None
     case: Name = ""
     truth: Name = ""

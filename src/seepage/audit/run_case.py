@@ -20,7 +20,7 @@ from seepage.audit.case import (
     describe_threat,
     is_own,
 )
-from seepage.audit.record import Ceiling, Effort, Outcome, Record
+from seepage.audit.record import Ceiling, EffortSpent, Outcome, Record
 from seepage.audit.targets import CapturedUpdate
 from seepage.bounds.dp_limits import read_guaranteed_noise
 from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
@@ -131,7 +131,7 @@ def _compute_bound(case: BoundCase) -> Record:
         remark=found.remark,
     )
     seconds, device = time.perf_counter() - began, str(batch.inputs.device)
-    effort = Effort(seconds=seconds, device=device)
+    effort = EffortSpent(seconds=seconds, device=device)
     return _require_readable(replace(_begin_record(case), bound=ceiling, effort=effort), case)
 
 
@@ -203,7 +203,7 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         certificate = _certify(seen, guess)
     if certificate is not None and certificate.unique and not _explains_truth(case, seen):
         certificate = Certificate(certificate.residual, certain=certificate.certain)
-    effort = Effort(
+    effort = EffortSpent(
         steps=trace.steps, restarts=trace.restarts, seconds=trace.seconds, device=trace.device
     )
     if cut or (trace.race is not None and trace.race.cut):

@@ -226,6 +226,7 @@ _EXTRAS: Mapping[str, tuple[str, str]] = {
     "torchvision": ("vision", "data sets and models of torchvision"),
     "pyarrow": ("parquet", "tables from Parquet files, and seepage report --format parquet"),
     "pydicom": ("dicom", "DICOM files in folders of images"),
+    "matplotlib": ("figures", "charts of seepage report --format pdf"),
     "mkdocs": ("docs", "building the documentation"),
 }
 

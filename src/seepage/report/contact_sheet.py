@@ -27,7 +27,7 @@ ACROSS = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Strip:
+class PictureStrip:
     """One row of pictures: a label, and for each person a picture (or none) and a caption."""
 
     label: str
@@ -40,7 +40,7 @@ class SheetBlock:
     """A heading with the rows under it: the truth, then what came back."""
 
     heading: str
-    strips: tuple[Strip, ...]
+    strips: tuple[PictureStrip, ...]
 
     def size(self, tile: int = TILE) -> tuple[int, int]:
         """Width and height in pixels, with the margin to the right and below."""
@@ -174,15 +174,15 @@ def save_contact_sheet(outcomes: Sequence[Outcome], path: Path) -> bool:
     return bool(blocks)
 
 
-def truth_strip(outcomes: Sequence[Outcome], *, shown: int = SHOWN) -> Strip | None:
+def truth_strip(outcomes: Sequence[Outcome], *, shown: int = SHOWN) -> PictureStrip | None:
     """The private inputs of the first people, with their numbers; None if there are none."""
     known = [o for o in outcomes if o.truth is not None]
     people = [f"#{person}" for o in known for person in o.record.people]
     truth = [image for o in known if o.truth is not None for image in o.truth]
-    return Strip("truth", tuple(truth[:shown]), tuple(people[:shown])) if known else None
+    return PictureStrip("truth", tuple(truth[:shown]), tuple(people[:shown])) if known else None
 
 
-def guess_strip(label: str, outcomes: Sequence[Outcome], *, shown: int = SHOWN) -> Strip:
+def guess_strip(label: str, outcomes: Sequence[Outcome], *, shown: int = SHOWN) -> PictureStrip:
     """What came back of the first people, with its PSNR."""
     pictures: list[Tensor | None] = []
     captions: list[str] = []
@@ -196,7 +196,7 @@ def guess_strip(label: str, outcomes: Sequence[Outcome], *, shown: int = SHOWN) 
             unscored = tuple(None for _ in outcome.guess)
             pictures.extend(outcome.guess)
             captions.extend(decibels(v) for v in outcome.record.scores.get("psnr", unscored))
-    return Strip(label, tuple(pictures[:shown]), tuple(captions[:shown]))
+    return PictureStrip(label, tuple(pictures[:shown]), tuple(captions[:shown]))
 
 
 def _make_blocks(outcomes: Sequence[Outcome]) -> list[SheetBlock]:
