@@ -115,7 +115,8 @@ def _judge(
     headroom: Headroom, attack: Component, pairs: Sequence[tuple[Result, Standing]]
 ) -> Contradiction | None:
     """Whether the mean squared error is below the bound by more than luck."""
-    squares = [10 ** ((_limit(*pair) - pair[0].psnr) / 10) for pair in pairs]
+    # A file may hold a limit so low that its ratio is beyond any number.
+    squares = [10 ** (min(_limit(*pair) - pair[0].psnr, 3000.0) / 10) for pair in pairs]
     lucky = _is_lucky_choice if _is_among_candidates(headroom.middle.bound) else _is_lucky_noise
     if lucky(squares, pairs):
         return None
