@@ -7,8 +7,11 @@ from seepage.core.errors import (
     BrokenPlugin,
     DataNotFound,
     InvalidValue,
+    NotApplicable,
     UnknownName,
     UnreadableFile,
+    line_to_store,
+    summarise_error,
 )
 
 
@@ -55,3 +58,19 @@ def test_the_command_line_says_short_sentences(words, monkeypatch, capsys, tmp_p
     assert said.startswith("seepage: ")
     assert len(said) <= 1_501
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("said", ["for Ann Smith", "for Ann Smith \ud800", "for " + "Ann " * 45])
+@pytest.mark.parametrize("before", ["it raised", "y" * 1_050, "y" * 1_200])
+def test_no_part_of_what_other_code_says_is_stored_when_it_is_cut_or_escaped(before, said):
+    cause = ValueError(said)
+    error = NotApplicable(f"{before} {summarise_error(cause)}; {'z' * 300}")
+    error.__cause__ = cause
+    assert "Ann" not in line_to_store(error)
+
+
+def test_what_other_code_says_is_not_stored_by_an_error_that_hides_its_cause():
+    error = NotApplicable("it cannot be attacked: the network raised ValueError: for Ann Smith")
+    error.__context__ = InvalidValue("the network raised ValueError: for Ann Smith")
+    error.__context__.__cause__ = ValueError("for Ann Smith")
+    assert line_to_store(error) == "it cannot be attacked: the network raised ValueError"

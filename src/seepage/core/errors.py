@@ -215,12 +215,14 @@ def line_to_store(error: BaseException) -> str:
     if not isinstance(error, SeepageError):
         name = type(error).__name__
         return f"{name}: what it says is not stored, since it may quote private data"
-    line, cause = "".join(str(error).splitlines()[:1]), error.__cause__
+    # As it was given: what is cut or escaped for printing would not be found in it.
+    line = "".join(super(SeepageError, error).__str__().splitlines()[:1])
+    cause = error.__cause__ or error.__context__
     while cause is not None:
         if not isinstance(cause, SeepageError):
             line = line.replace(summarise_error(cause), type(cause).__name__)
-        cause = cause.__cause__
-    return line
+        cause = cause.__cause__ or cause.__context__
+    return _shorten(line)
 
 
 @contextmanager
