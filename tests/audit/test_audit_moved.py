@@ -91,6 +91,31 @@ def test_a_checkpoint_does_not_bring_a_removed_folder_back(tmp_path):
     assert not out.exists()
 
 
+# Takes the folder away when a worker has begun, and before it attacks.
+MOVING = """
+from multiprocessing import parent_process
+from pathlib import Path
+from torch import nn
+
+def net():
+    if parent_process() is not None and Path("out").exists():
+        Path("out").rename("moved")
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+"""
+
+
+def test_a_worker_that_begins_late_does_not_bring_a_moved_folder_back(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "moving.py").write_text(MOVING)
+    spec = CARELESS_SPEC.replace("careless", "moving")
+    (tmp_path / "spec.toml").write_text(spec)
+    command = ["audit", "spec.toml", "--out", "out", "--workers", "2"]
+    done = CliRunner().invoke(app, command)
+    sys.modules.pop("moving", None)
+    assert isinstance(done.exception, DataNotFound), done.output
+    assert not (tmp_path / "out").exists()
+
+
 # Removes what is stored so far, once, while a later case runs.
 CARELESS = """
 import shutil

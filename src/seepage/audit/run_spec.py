@@ -307,7 +307,7 @@ def _run_missing(
         elif suspects:
             finish(alone(suspects, started))
 
-    with checkpointing(store.path / CHECKPOINTS), showing:
+    with checkpointing(store.path / CHECKPOINTS, inside=True), showing:
         run_missing([case for case in by_id.values() if case.id not in done])
         while elsewhere - done:
             for record in store.records():

@@ -88,7 +88,7 @@ def work(link: Connection, source: SpecSource, *, threads: int, checkpoints: Pat
     warnings.showwarning = send_warning
     cases = _build_cases(source)
 
-    with checkpointing(checkpoints), listen(send_progress):
+    with checkpointing(checkpoints, inside=True), listen(send_progress):
         while True:
             try:
                 case = cases[link.recv_bytes().decode()]

@@ -109,10 +109,17 @@ def checkpoints() -> Checkpoints | None:
 
 
 @contextmanager
-def checkpointing(folder: Path | str, *, every: int = 500) -> Iterator[None]:
-    """Save the state of attacks made inside the block, and continue from what is there."""
+def checkpointing(folder: Path | str, *, every: int = 500, inside: bool = False) -> Iterator[None]:
+    """Save the state of attacks made inside the block, and continue from what is there.
+
+    Args:
+        folder: Where states are saved.
+        every: Steps between two states.
+        inside: The folder lies in one that is there, and that is not made again if it is not.
+    """
     folder = Path(folder)
-    folder.parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+    if not inside:
+        folder.parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
     token = _current.set(Checkpoints(folder, every))
     try:
         yield
