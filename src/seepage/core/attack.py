@@ -39,6 +39,10 @@ class BaseAttack(ABC):
         """Whether the attack cannot begin without the labels; a class may say `= True`."""
         return False
 
+    def check(self, observation: Observation) -> None:
+        """Raise `NotApplicable` where the attack does not apply, whatever the adversary knows."""
+        del observation
+
     @abstractmethod
     def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Make the guess, in natural units."""
@@ -49,6 +53,7 @@ class BaseAttack(ABC):
         require_key(rng)
         began = time.perf_counter()
         require_usable(observation.update, observation.task)
+        self.check(observation)
         if self.needs_labels:
             observation.require_labels(type(self).__name__)
         if self.one_input and observation.batch_size not in (None, 1):

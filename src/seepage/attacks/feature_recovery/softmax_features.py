@@ -168,9 +168,13 @@ class SoftmaxFeatures(BaseAttack):
     # Its equations contain them.
     needs_labels = True
 
+    def check(self, observation: Observation) -> None:
+        """The targets are classes, and the classifier reads the input itself."""
+        require_classes(observation.task)
+        _require_input_at_the_end(observation.task)
+
     def run(self, observation: Observation, rng: Rng) -> Reconstruction:
         """Recover the inputs, if the classifier reads them: multinomial logistic regression."""
-        _require_input_at_the_end(observation.task)
         features = self.recover(observation, rng=rng)
         return guess_inputs(observation, features, observation.require_labels("softmax_features"))
 
