@@ -138,6 +138,59 @@ def _power(ratios: Tensor, kappa: float) -> float:
     return (inside + share) / len(ratios)
 
 
+def prior_success(candidates: Tensor, *, radius: float) -> float:
+    """Upper bound on how often a guess without any update comes within `radius`.
+
+        kappa(eta) = sup over z0 of P(rmse(Z, z0) <= eta),  Z uniform over the candidates
+
+    All candidates in a ball of this radius lie within twice the radius of each of them, so balls of
+    twice the radius around the candidates bound kappa.
+
+    Args:
+        candidates: The inputs that the adversary considers possible, `(N, ...)`.
+        radius: eta, a root mean squared error per entry.
+
+    Example:
+        >>> prior_success(torch.eye(4), radius=0.1)
+        0.25
+
+    References:
+        Balle et al., 2022 (balle2022reconstructing), the prior's kappa
+    """
+    points = candidates.flatten(1).double()
+    if len(points) < 1 or not radius >= 0:
+        raise InvalidValue(
+            f"expected candidates and a radius >= 0, got {len(points)} and {radius!r}"
+        )
+    distances = torch.cdist(points, points) / math.sqrt(points.shape[1])
+    return float((distances <= 2 * radius).double().mean(1).max())
+
+
+def renyi_robustness(kappa: float, *, order: float, divergence: float) -> float:
+    """Bound the success of any attack on a mechanism of bounded Rényi divergence.
+
+        gamma = (kappa e^eps)^((alpha - 1) / alpha),  at most 1
+
+    Args:
+        kappa: Probability of success without any update.
+        order: alpha, above 1.
+        divergence: eps, the divergence of order alpha between taking part and not.
+
+    Example:
+        >>> renyi_robustness(0.25, order=2.0, divergence=0.0)
+        0.5
+
+    References:
+        Balle et al., 2022 (balle2022reconstructing), reconstruction robustness from Rényi DP
+    """
+    _require_valid(kappa)
+    if not order > 1 or not divergence >= 0:
+        raise InvalidValue(
+            f"expected an order > 1 and a divergence >= 0, got {order!r} and {divergence!r}"
+        )
+    return math.exp(min(0.0, (math.log(kappa) + divergence) * (order - 1) / order))
+
+
 def gaussian_renyi_robustness(kappa: float, *, noise_multiplier: float, steps: int = 1) -> float:
     """Bound the success of any attack on T Gaussian mechanisms, at the best Rényi order.
 

@@ -33,6 +33,7 @@ class Dataset:
         source: Where it comes from and under which licence.
 
     Example:
+        >>> from seepage.domains import Image
         >>> blank, labels = torch.zeros(3, 1, 4, 4), torch.tensor([0, 1, 1])
         >>> data = Dataset("blank", blank, labels, Image((1, 4, 4)), ("cat", "dog"), "made up")
         >>> data
