@@ -271,7 +271,9 @@ def test_a_number_that_is_missing_is_told_by_the_exit_code(tiny, place):
 
 # Training, choosing and flipping; signals; a batch whose labels are not known.
 @pytest.mark.parametrize("name", [pytest.param("003-fig8", marks=pytest.mark.slow), "002-fig1"])
-def test_a_published_figure_runs_at_smoke(name, data_root, place, monkeypatch):
+def test_a_published_figure_runs_at_smoke(name, data_root, place, monkeypatch, request):
+    if name == "003-fig8":
+        request.getfixturevalue("narrow_training")
     monkeypatch.setenv("SEEPAGE_DATA", str(data_root))
     result = reproduce(name, "--quiet", "--device", "cpu")
     assert result.exit_code == 0, result.output

@@ -198,6 +198,7 @@ def test_what_is_trained_behind_a_defense_is_another_network(scenario, tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("narrow_training")
 def test_the_random_neurons_of_a_wide_head_stay_as_they_were_drawn(data_root, tmp_path):
     model = {"name": "wide_head_resnet18", "width": 2, "neurons": 32, "trained": 8}
     schooling = {"epochs": 1, "examples": 16, "held_out": 4, "batch_size": 8}
@@ -216,6 +217,7 @@ def test_the_random_neurons_of_a_wide_head_stay_as_they_were_drawn(data_root, tm
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("narrow_training")
 def test_the_accuracy_that_is_kept_is_that_of_the_network_that_is_kept(data_root, tmp_path):
     model = {"name": "wide_head_resnet18", "width": 2, "neurons": 64, "trained": 16}
     schooling = {"epochs": 2, "examples": 256, "held_out": 64, "batch_size": 16}

@@ -170,7 +170,7 @@ def test_a_signal_ends_an_audit_like_ctrl_c(place, number):
     said, complained = process.communicate(timeout=120)
     assert process.returncode == 128 + number
     assert "interrupted before the first of 2 cases was done" in said
-    again = "seepage audit spec.toml --out 'my out' --device cpu --plain --resume"
+    again = "seepage audit spec.toml --out 'my out' --device cpu --resume --plain"
     assert f"to go on: {again}" in said
     assert "Traceback" not in complained
 

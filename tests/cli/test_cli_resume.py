@@ -211,8 +211,8 @@ def test_another_spec_is_never_mixed_in(interrupted, place):
     assert audit("--resume").exit_code == 0
 
 
-def often(folder):
-    return checkpointing(folder, every=20)
+def often(folder, *, inside=False):
+    return checkpointing(folder, every=20, inside=inside)
 
 
 def test_a_search_goes_on_from_its_checkpoint_and_ends_with_the_same_record(place, monkeypatch):
