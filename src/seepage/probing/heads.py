@@ -17,7 +17,6 @@ from seepage.core.usable_update import require_continuous, require_usable
 from seepage.probing.activations import HeadActivation, recognise_head_activation
 from seepage.probing.first_layer import draw_noise, input_readers, watch_linear_layers
 from seepage.probing.hooks import record_visits
-from seepage.probing.remembered import remembered
 
 PROBES = 16
 
@@ -59,7 +58,6 @@ def _are_logits(returned: Tensor, outputs: Tensor) -> bool:
     )
 
 
-@remembered
 def classifier_head(task: Task) -> Head:
     """Find the linear layer whose outputs are what the network returns, or before a log-softmax.
 

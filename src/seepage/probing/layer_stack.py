@@ -15,7 +15,6 @@ from seepage.core.rng import Rng
 from seepage.core.task import Task
 from seepage.probing.activations import Activation, recognise_activation
 from seepage.probing.hooks import Visit, record_visits
-from seepage.probing.remembered import remembered
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +116,6 @@ class Stack:
         return values.flatten(1)
 
 
-@remembered
 def read_stack(task: Task) -> Stack:
     """Read the network as a stack by watching it run; reject other networks.
 
