@@ -39,8 +39,9 @@ from scripts.warm_ray import WarmRay, adopt_orphans, find_started
 from scripts.write_calls import Tracer, run_to_the_end
 
 import seepage as sp
-from seepage.audit import Record, load_audit, workers
-from seepage.audit.verify import find_damage
+from seepage.audit import Record, load_audit
+from seepage.audit import _workers as workers
+from seepage.audit._verify import find_damage
 from seepage.core.errors import SeepageError
 
 REFUSED = 2

@@ -33,12 +33,12 @@ from scripts.run_record import find_commit, write_record
 
 import seepage as sp
 from seepage.audit import Record, SpecSource, build_spec, load_audit
-from seepage.audit.verify import find_damage
-from seepage.core.checkpoint import Checkpoints
+from seepage.audit._verify import find_damage
+from seepage.core._checkpoint import Checkpoints
+from seepage.core._schema import parse_json
+from seepage.core._whole_file import unpack, unseal
 from seepage.core.errors import SeepageError, UnreadableFile
-from seepage.core.schema import parse_json
-from seepage.core.whole_file import unpack, unseal
-from seepage.data.image_files import read_picture
+from seepage.data._image_files import read_picture
 
 SECONDS = 20
 MEMORY = 8 * 2**30

@@ -21,22 +21,22 @@ from rich.console import Console
 
 import seepage as sp
 from seepage.audit import SpecSource, build_spec, save_evidence
-from seepage.audit.plan import FORMAT, PLAN, Plan
-from seepage.audit.spec_text import write_toml
-from seepage.audit.verify import find_damage
+from seepage.audit._plan import FORMAT, PLAN, Plan
+from seepage.audit._spec_text import write_toml
+from seepage.audit._verify import find_damage
 from seepage.cli import main as run_command
-from seepage.cli.commands import Report
-from seepage.cli.report_command import write_report
+from seepage.cli._commands import Report
+from seepage.cli._report_command import write_report
+from seepage.core._schema import to_plain
+from seepage.core._whole_file import checksum, seal, unpack, unseal
 from seepage.core.errors import InvalidValue
-from seepage.core.schema import to_plain
-from seepage.core.whole_file import checksum, seal, unpack, unseal
 from seepage.inference import AttributeComparison, EpsilonAudit
-from seepage.inference.detection import Detection
-from seepage.inference.membership import Membership
-from seepage.numerics.significance import Rate
-from seepage.report.dossier import _find_digest, make_dossier, read_dossier
-from seepage.report.dossier_sources import read_source
-from seepage.report.page.dossier_page import dossier_page
+from seepage.inference._detection import Detection
+from seepage.inference._membership import Membership
+from seepage.numerics._significance import Rate
+from seepage.report._dossier import _find_digest, make_dossier, read_dossier
+from seepage.report._dossier_sources import read_source
+from seepage.report.page._dossier_page import dossier_page
 
 Plain = Any
 Change = Callable[[bytes, random.Random], bytes]

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from seepage.scoring.perceptual import CONVOLUTIONS, FILE
+from seepage.scoring._perceptual import CONVOLUTIONS, FILE
 
 
 def heads(wheel: Path) -> dict[str, Tensor]:

@@ -25,8 +25,8 @@ from scripts.run_record import find_commit, write_record
 
 import seepage as sp
 from seepage.audit import load_audit
-from seepage.audit.verify import find_damage
-from seepage.cli.report_command import save_page
+from seepage.audit._verify import find_damage
+from seepage.cli._report_command import save_page
 
 BLOCKS = 20
 DAY = 86400

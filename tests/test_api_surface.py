@@ -12,7 +12,7 @@ import torch
 
 import seepage as sp
 from seepage.attacks import ATTACKS
-from seepage.core.protocols import Attack, Defense, LocalComputation
+from seepage.core._protocols import Attack, Defense, LocalComputation
 from seepage.defenses import DEFENSES
 from seepage.zoo import MODELS
 

@@ -77,19 +77,19 @@ def test_the_floors_hold_as_they_are(lint):
     ("module", "line", "contract"),
     [
         (
-            "attacks/linear_systems/analytic_fc.py",
+            "attacks/linear_systems/_analytic_fc.py",
             "from seepage.scoring import score",
             "The adversary never sees the truth",
         ),
-        ("core/rng.py", "from seepage.clients import Client", "Floors import downward only"),
+        ("core/_rng.py", "from seepage.clients import Client", "Floors import downward only"),
         (
-            "cli/app.py",
+            "cli/_app.py",
             "from seepage_papers.reading import names",
             "The product does not know the papers",
         ),
         (
-            "defenses/chain.py",
-            "from seepage.defenses.clip import Clip",
+            "defenses/_chain.py",
+            "from seepage.defenses._clip import Clip",
             "Siblings do not import each other in a circle",
         ),
     ],

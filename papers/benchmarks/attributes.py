@@ -20,8 +20,8 @@ from torch.nn.functional import one_hot
 
 import seepage as sp
 from benchmarks.provenance import record
-from seepage.data.dataset import Dataset
-from seepage.domains.tabular import Categorical, Continuous, Tabular
+from seepage.data._dataset import Dataset
+from seepage.domains._tabular import Categorical, Continuous, Tabular
 from seepage.inference import AttributeComparison
 
 PEOPLE, PUBLIC = 64, 600

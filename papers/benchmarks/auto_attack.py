@@ -29,7 +29,7 @@ from torch import Tensor, nn
 import seepage as sp
 from benchmarks.provenance import RESULTS, save
 from seepage.attacks import adaptive
-from seepage.attacks.labels.infer_labels import InferLabels
+from seepage.attacks.labels._infer_labels import InferLabels
 from seepage.core import (
     Attack,
     LocalComputation,
@@ -39,13 +39,13 @@ from seepage.core import (
     Rng,
     Task,
 )
-from seepage.core.attack import attack_many
+from seepage.core._attack import attack_many
+from seepage.core._reconstruction import Race
 from seepage.core.errors import SeepageError
-from seepage.core.reconstruction import Race
-from seepage.data.dataset import Dataset
+from seepage.data._dataset import Dataset
 from seepage.rehearsal import EFFORTS, Auto, PublicData
-from seepage.rehearsal.rehearse import count_steps
-from seepage.rehearsal.simulated_clients import Rehearsal
+from seepage.rehearsal._rehearse import count_steps
+from seepage.rehearsal._simulated_clients import Rehearsal
 
 FIXED: dict[str, Callable[[int], Attack]] = {
     "inverting, tv 1e-4": lambda n: sp.attacks.inverting_gradients(steps=n, restarts=1, tv=1e-4),

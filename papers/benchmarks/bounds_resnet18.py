@@ -17,7 +17,7 @@ from seepage.bounds import (
     Inversion,
     MutualInformation,
 )
-from seepage.core.progress import listen
+from seepage.core._progress import listen
 
 STD = 0.01
 NOISY = sp.Client(sp.Gradient(), sp.AddGaussian(STD))

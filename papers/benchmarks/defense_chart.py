@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from seepage.report.page.chart import span_axis
-from seepage.report.page.chart_names import LabelBox, Spot, boxes_along, place_names
+from seepage.report.page._chart import span_axis
+from seepage.report.page._chart_names import LabelBox, Spot, boxes_along, place_names
 from seepage_papers.picture import Frame, draw_line, draw_name, element, picture, words
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 900, 470, 56, 414, 62, 884

@@ -13,7 +13,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.core import Protection
-from seepage.core.task import batchnorm_layers
+from seepage.core._task import batchnorm_layers
 from seepage.utility import CropAndFlip, Training, noise_multiplier, train
 
 

@@ -17,7 +17,7 @@ from benchmarks.defense_chart import chart
 from benchmarks.defense_rows import ROWS, Scale, loaded
 from benchmarks.provenance import RESULTS, save
 from seepage.audit import Choice, Record, leakages, pareto_front, ranked, strongest
-from seepage.core.construct import Component
+from seepage.core._construct import Component
 from seepage.scoring import METRICS, baseline_scores
 
 DELTA = 1e-5

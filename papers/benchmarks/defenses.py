@@ -32,9 +32,9 @@ from benchmarks.defense_table import DELTA, gathered, join
 from benchmarks.provenance import RESULTS, origin, save
 from seepage.audit import Case, select_targets, side_by_side
 from seepage.core import Attack
-from seepage.core.construct import Component
+from seepage.core._construct import Component
+from seepage.core._task import batchnorm_layers
 from seepage.core.errors import Diverged, UnknownName
-from seepage.core.task import batchnorm_layers
 from seepage.scoring import METRICS
 from seepage.utility import OneCycle, Training, noise_multiplier, train
 

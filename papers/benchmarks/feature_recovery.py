@@ -35,9 +35,9 @@ import seepage as sp
 from benchmarks.provenance import RESULTS, save
 from benchmarks.width_chart import chart, slopes
 from seepage.attacks.feature_recovery import ExactFeatures, Features, TensorFeatures
-from seepage.audit.run_spec import pick_device
+from seepage.audit._run_spec import pick_device
 from seepage.core import LocalComputation, Protection
-from seepage.core.checkpoint import checkpointing
+from seepage.core._checkpoint import checkpointing
 from seepage.utility import Training, Utility, train
 
 LAYER = "fc.hidden"

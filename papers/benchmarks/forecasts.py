@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import seepage as sp
 from benchmarks.provenance import continue_rows, save
 from seepage.core import Reconstruction, Task
-from seepage.data.dataset import Dataset
+from seepage.data._dataset import Dataset
 
 PEOPLE, STEPS, FIRST, HIGHEST = 4, 1500, 20, 60.0
 CLIENTS = {

@@ -25,8 +25,8 @@ import seepage as sp
 from benchmarks.identification import interval, noisy
 from benchmarks.provenance import parse_options, save
 from seepage.core import Batch, Rng
-from seepage.data.dataset import Dataset
-from seepage.scoring.gallery import Gallery, identify
+from seepage.data._dataset import Dataset
+from seepage.scoring._gallery import Gallery, identify
 
 # Data set, split, first person, strangers.
 GALLERIES = (

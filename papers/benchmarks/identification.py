@@ -34,12 +34,12 @@ from torch import Tensor
 import seepage as sp
 from benchmarks.provenance import RESULTS, commit, save
 from seepage.core import Batch, Rng
-from seepage.data.dataset import Dataset, find_data
-from seepage.data.npz_files import read_arrays
-from seepage.domains.box import Image
-from seepage.domains.picture_views import warp
-from seepage.scoring.gallery import FEWEST, STRANGERS, Gallery, identify
-from seepage.scoring.identification import is_identified
+from seepage.data._dataset import Dataset, find_data
+from seepage.data._npz_files import read_arrays
+from seepage.domains._box import Image
+from seepage.domains._picture_views import warp
+from seepage.scoring._gallery import FEWEST, STRANGERS, Gallery, identify
+from seepage.scoring._identification import is_identified
 
 # The longest first, so that no processor waits for the last one.
 SETS = (

@@ -15,7 +15,7 @@ import torch
 import seepage as sp
 from benchmarks.provenance import save
 from seepage.attacks.labels import IDLG, CountAware, LabelRule, SignRule, YinMinimum
-from seepage.data.dataset import data_root
+from seepage.data._dataset import data_root
 from seepage.scoring import count_error
 from seepage.zoo import load_weights
 

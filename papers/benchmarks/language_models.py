@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import seepage as sp
 from benchmarks.provenance import continue_rows, save
-from seepage.zoo.lora import adapt
+from seepage.zoo._lora import adapt
 
 SHORTEST, LONGEST, STEPS, RATE = 6, 24, 2, 1e-3
 TARGETS = ("q_proj", "k_proj", "v_proj", "query", "key", "value", "c_attn")

@@ -17,8 +17,8 @@ import torch
 
 import seepage as sp
 from benchmarks.provenance import parse_options, save
-from seepage.attacks.adaptive import adapt_to_defense
-from seepage.attacks.agreement import residual
+from seepage.attacks._adaptive import adapt_to_defense
+from seepage.attacks._agreement import residual
 from seepage.core import Attack, Protection
 
 KNOWING = sp.Threat(knows_labels=True, knows_mixing=True)

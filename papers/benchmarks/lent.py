@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.results_page import FOLDER, PICTURES
-from seepage.core.digest import digest
+from seepage.core._digest import digest
 from seepage_papers.reading import names
 
 # What a GPU can do in minutes, cheapest first, and what decides most claims before the rest.

@@ -26,8 +26,8 @@ from benchmarks.provenance import parse_options, save
 from seepage.attacks.feature_recovery import NotToldApartWarning, estimated_features
 from seepage.audit import Audit, select_targets, serial
 from seepage.core import Protection
-from seepage.probing.heads import classifier_head
-from seepage.search.feature_matching import features_at
+from seepage.probing._heads import classifier_head
+from seepage.search._feature_matching import features_at
 from seepage.utility import Training, train
 
 Row = dict[str, object]

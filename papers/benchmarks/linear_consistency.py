@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.func import jacrev
 
 import seepage as sp
-from seepage.attacks.linear_systems.rgap import Step, walk_back
+from seepage.attacks.linear_systems._rgap import Step, walk_back
 from seepage.core import Domain
-from seepage.numerics.least_squares import minimum_norm
-from seepage.probing.layer_stack import Stack, read_stack
+from seepage.numerics._least_squares import minimum_norm
+from seepage.probing._layer_stack import Stack, read_stack
 
 VARIANTS = ("cnn3-v1", "cnn3-v2", "cnn4-v1")
 STEPS = 3

@@ -25,7 +25,7 @@ from torch import Tensor
 import seepage as sp
 from benchmarks.feature_recovery import features, outside
 from benchmarks.provenance import parse_options, save
-from seepage.audit import spec_entries as entries
+from seepage.audit import _spec_entries as entries
 from seepage.core import Update
 from seepage_papers.reading import load_table
 from seepage_papers.table import Cell

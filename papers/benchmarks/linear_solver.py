@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 import seepage as sp
-from seepage.attacks.linear_systems.rgap import Step, walk_back
+from seepage.attacks.linear_systems._rgap import Step, walk_back
 from seepage.core import Domain
-from seepage.numerics.least_squares import minimum_norm
-from seepage.probing.layer_stack import Stack, read_stack
-from seepage.zoo.convnets import CNN_VARIANTS
+from seepage.numerics._least_squares import minimum_norm
+from seepage.probing._layer_stack import Stack, read_stack
+from seepage.zoo._convnets import CNN_VARIANTS
 
 THREADS = 2
 Array = NDArray[np.float64]

@@ -28,7 +28,7 @@ from seepage.core import SideBySide
 from seepage.core.errors import NotApplicable
 from seepage.domains import Image
 from seepage.scoring import METRICS, pair
-from seepage.zoo.convnets import CNN_VARIANTS
+from seepage.zoo._convnets import CNN_VARIANTS
 
 SHIFTED = Image((3, 32, 32), mean=(0.5, 0.5, 0.5))
 # Table 1 of the paper: the rank deficiency of all layers, weighted by their place.

@@ -17,7 +17,7 @@ import torch
 import seepage as sp
 from benchmarks.provenance import parse_options, save
 from seepage.core import Protection
-from seepage.data.dataset import data_root
+from seepage.data._dataset import data_root
 from seepage.exposure import concentration
 from seepage.scoring import METRICS
 from seepage.zoo import MODELS

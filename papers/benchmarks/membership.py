@@ -19,10 +19,10 @@ import torch
 import seepage as sp
 from benchmarks.provenance import record
 from seepage.core import Protection, Task
-from seepage.data.dataset import Dataset
+from seepage.data._dataset import Dataset
 from seepage.defenses import gaussian_epsilon
 from seepage.inference import Detection
-from seepage.numerics.significance import Rate
+from seepage.numerics._significance import Rate
 from seepage.utility import Training, train
 
 MEMBERS, STRANGERS, PUBLIC = 100, 1000, 2000

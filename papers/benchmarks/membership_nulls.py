@@ -22,9 +22,9 @@ import seepage as sp
 from benchmarks.provenance import record
 from seepage.core import Batch, Observation, Task
 from seepage.core.errors import NotApplicable
-from seepage.data.dataset import Dataset
-from seepage.inference.known_others import Crowd
-from seepage.numerics.significance import Rate
+from seepage.data._dataset import Dataset
+from seepage.inference._known_others import Crowd
+from seepage.numerics._significance import Rate
 
 UPDATES, STRANGERS, PUBLIC = 30, 10, 300
 

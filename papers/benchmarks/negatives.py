@@ -12,7 +12,7 @@ from torch import Tensor
 
 import seepage as sp
 from benchmarks.provenance import save
-from seepage.attacks.lost_signs import PHOTOGRAPH_WEIGHTS, is_photograph, photograph_evidence
+from seepage.attacks._lost_signs import PHOTOGRAPH_WEIGHTS, is_photograph, photograph_evidence
 
 IMAGES, SIZES = 20_000, (1, 4, 6)
 STEPS = 30

@@ -19,7 +19,7 @@ from torch import nn
 import seepage as sp
 from benchmarks.auto_attack import pooled
 from benchmarks.provenance import parse_options, save
-from seepage.data.dataset import Dataset
+from seepage.data._dataset import Dataset
 
 # Nobody looked at this person and these weights while `auto` was written.
 PERSON, SEED = 749, 151

@@ -22,9 +22,9 @@ from rich.console import Console
 
 from benchmarks.provenance import save
 from benchmarks.results_page import FOLDER, PICTURES, pages
-from seepage.audit.run_spec import pick_device
-from seepage.cli.commands import Shown
-from seepage.signals import raise_on_signals
+from seepage._signals import raise_on_signals
+from seepage.audit._run_spec import pick_device
+from seepage.cli._commands import Shown
 from seepage_papers.command import Reproduce
 from seepage_papers.reading import names
 from seepage_papers.reproduce import SPEC, reproduce, what_is_done

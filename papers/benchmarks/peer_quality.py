@@ -18,8 +18,8 @@ import seepage as sp
 from benchmarks import peer
 from benchmarks.provenance import parse_options, save
 from seepage.core import Task
-from seepage.core.rng import Rng
-from seepage.rehearsal.simulated_clients import Rehearsal
+from seepage.core._rng import Rng
+from seepage.rehearsal._simulated_clients import Rehearsal
 from seepage.utility import Training, train
 
 # People that are attacked begin here; those at the end are public.

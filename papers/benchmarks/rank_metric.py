@@ -10,7 +10,7 @@ import time
 
 import seepage as sp
 from benchmarks.provenance import save
-from seepage.exposure.rank_metric import RankMetric, rank_metric
+from seepage.exposure._rank_metric import RankMetric, rank_metric
 
 PUBLISHED = {
     "cnn2-v1": 0,

@@ -22,9 +22,9 @@ from torch import Tensor
 import seepage as sp
 from benchmarks.provenance import save
 from seepage.audit import AuditResult, Planned, Record, environment
-from seepage.audit.folder import case_file, inputs_file
-from seepage.core.construct import Component
-from seepage.core.whole_file import seal
+from seepage.audit._folder import case_file, inputs_file
+from seepage.core._construct import Component
+from seepage.core._whole_file import seal
 from seepage.report import audit_page
 
 BATCHES, BATCH = 125, 4

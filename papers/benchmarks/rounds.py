@@ -24,7 +24,7 @@ from benchmarks.provenance import record
 from seepage.attacks import exact_rounds
 from seepage.core import Observation, Task
 from seepage.core.errors import NotApplicable
-from seepage.data.dataset import Dataset
+from seepage.data._dataset import Dataset
 from seepage.inference import Detection, membership_by_round
 
 ROUNDS, OTHERS, LR = 20, 9, 0.1

@@ -19,7 +19,7 @@ from scipy.stats import t as student
 
 from benchmarks.provenance import parse_options, save
 from benchmarks.rounds import SHOWN, Setting, measure
-from seepage.scoring.identification import compute_luck
+from seepage.scoring._identification import compute_luck
 
 # The head tells ten inputs apart at most, so that of 32 the gradients must tell.
 SETTINGS = (Setting("ResNet-20", 8, 0.0, 40, 80), Setting("ResNet-20", 32, 0.0, 40, 80))

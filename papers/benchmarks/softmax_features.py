@@ -25,7 +25,7 @@ from seepage.attacks.feature_recovery import NotToldApartWarning, softmax_featur
 from seepage.core import Batch, Observation, Protection
 from seepage.core.errors import NotApplicable
 from seepage.data import data_root
-from seepage.search.feature_matching import features_at
+from seepage.search._feature_matching import features_at
 from seepage.utility import Training, train
 
 Row = dict[str, object]

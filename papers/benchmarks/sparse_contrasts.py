@@ -18,8 +18,8 @@ from torch import Tensor
 
 import seepage as sp
 from benchmarks.provenance import parse_options, save
-from seepage.attacks.exact_batch.span_factors import factorise_gradient
-from seepage.attacks.exact_batch.sparse_directions import (
+from seepage.attacks.exact_batch._span_factors import factorise_gradient
+from seepage.attacks.exact_batch._sparse_directions import (
     descend_from_starts,
     fit_trimmed,
     normalise_rows,

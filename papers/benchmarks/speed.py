@@ -21,7 +21,7 @@ import torch
 
 import seepage as sp
 from benchmarks.provenance import save
-from seepage.core.progress import listen
+from seepage.core._progress import listen
 from seepage.search import Engine
 
 TV = 1e-4

@@ -17,9 +17,9 @@ from typing import Any
 
 import seepage as sp
 from benchmarks.provenance import parse_options, save
+from seepage.attacks._image_prior import PriorNetwork
 from seepage.attacks.feature_recovery import exact_features
-from seepage.attacks.image_prior import PriorNetwork
-from seepage.audit import spec_entries as entries
+from seepage.audit import _spec_entries as entries
 from seepage.core import Attack, Reconstruction, SideBySide
 from seepage.scoring import METRICS, pair
 from seepage_papers.place import Place

@@ -37,13 +37,13 @@ from torch import Tensor
 
 import seepage as sp
 from benchmarks.provenance import save
+from seepage.attacks._systematic import Systematic
 from seepage.attacks.feature_recovery import (
     FeatureRecovery,
     cocktail_party,
     exact_features,
     tensor_features,
 )
-from seepage.attacks.systematic import Systematic
 from seepage.core import Attack, Batch, Paired, SideBySide, Task
 from seepage.scoring import METRICS, pair
 from seepage.utility import Training, train

@@ -50,10 +50,10 @@ from torch import Tensor, nn
 import seepage as sp
 from benchmarks.peer import reconstruct_texts
 from benchmarks.provenance import continue_rows, save
-from seepage.audit.results.intervals import share_interval
+from seepage.audit.results._intervals import share_interval
 from seepage.core import Protection, Task
+from seepage.core._progress import listen
 from seepage.core.errors import NotApplicable
-from seepage.core.progress import listen
 from seepage.domains import Tokens
 from seepage.step import StepAudit
 

@@ -27,12 +27,12 @@ from torch import nn
 
 import seepage as sp
 from benchmarks.provenance import continue_rows, save
-from seepage.attacks.labels.infer_labels import InferLabels
+from seepage.attacks.labels._infer_labels import InferLabels
 from seepage.core import Attack, Task
 from seepage.core.errors import NotApplicable
 from seepage.data import Dataset
-from seepage.zoo.foreign import hugging_face
-from seepage.zoo.lora import add_lora
+from seepage.zoo._foreign import hugging_face
+from seepage.zoo._lora import add_lora
 
 RANK, RECOGNISABLE = 32, 30.0
 OTHERS = 400

@@ -8,8 +8,8 @@ import pytest
 from benchmarks import defense_chart, defense_rows, defense_table, defenses
 
 import seepage as sp
-from seepage.core.construct import Component
-from seepage.core.task import batchnorm_layers
+from seepage.core._construct import Component
+from seepage.core._task import batchnorm_layers
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ import seepage as sp
 from seepage.audit import load_audit
 from seepage.audit.results import Level
 from seepage.cli import app
-from seepage.cli.commands import Audit, Shown
-from seepage.cli.parser import describe_options
+from seepage.cli._commands import Audit, Shown
+from seepage.cli._parser import describe_options
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage_papers import leaderboard as module
 from seepage_papers.board import BOARD, SMOKE, Board, find_sizes, list_lines, parse_links

@@ -12,7 +12,7 @@ from benchmarks import results_page
 from safetensors.torch import load_file
 
 from seepage.core.errors import UnknownName
-from seepage.zoo.wide_head import wide_head_resnet18
+from seepage.zoo._wide_head import wide_head_resnet18
 from seepage_papers.comparisons import Between, Close, Extreme, Rising
 from seepage_papers.contrasts import Less, Printed, Somewhere, Varied, Widens
 from seepage_papers.evidence import Comparison, Term, margin

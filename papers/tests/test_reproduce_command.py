@@ -13,9 +13,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from seepage.cli import app, main
-from seepage.cli.commands import Audit
-from seepage.cli.parser import describe_options
-from seepage.report.contact_sheet import GAP, LEFT, LINE, MARGIN
+from seepage.cli._commands import Audit
+from seepage.cli._parser import describe_options
+from seepage.report._contact_sheet import GAP, LEFT, LINE, MARGIN
 from seepage_papers import pictures, reading
 from seepage_papers.command import Reproduce
 from seepage_papers.pictures import TILE

@@ -13,7 +13,7 @@ from scipy import stats
 import seepage as sp
 from seepage.attacks.feature_recovery import ExactFeatures
 from seepage.audit import Outcome, Record
-from seepage.audit import spec_entries as entries
+from seepage.audit import _spec_entries as entries
 from seepage.core.errors import Diverged, InvalidValue, UnknownName, summarise_error
 from seepage.domains import CIFAR10
 from seepage.report import mean_interval

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import results_page
 from benchmarks.assemble import find_lines, join_records
 
-from seepage.audit import spec_entries as entries
+from seepage.audit import _spec_entries as entries
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.zoo import MODELS
 from seepage_papers.chosen import RULES

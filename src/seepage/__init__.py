@@ -32,7 +32,7 @@ import threading  # noqa: E402
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from seepage import attacks, audit, bounds, capture, data, domains, utility, zoo
-    from seepage.attacks.certificate import certify
+    from seepage.attacks._certificate import certify
     from seepage.clients import Client, FedAvg, Gradient
     from seepage.core import (
         Batch,
@@ -73,15 +73,15 @@ if TYPE_CHECKING:
     from seepage.inference import attributes, audit_epsilon, membership
     from seepage.rehearsal import PublicData, auto
     from seepage.scoring import score
-    from seepage.step.audit_step import audit_step
-    from seepage.step.training_steps import AuditSteps, RecordSteps
+    from seepage.step._audit_step import audit_step
+    from seepage.step._training_steps import AuditSteps, RecordSteps
     from seepage.threats import Threat
 
 __version__ = "0.3.0"
 
 # Where each public name is defined; defenses are not listed: they are the rest.
 _HOMES = {
-    "seepage.attacks.certificate": ("certify",),
+    "seepage.attacks._certificate": ("certify",),
     "seepage.clients": ("Client", "FedAvg", "Gradient"),
     "seepage.core": (
         "Batch",
@@ -102,7 +102,7 @@ _HOMES = {
     "seepage.rehearsal": ("PublicData", "auto"),
     "seepage.scoring": ("score",),
     "seepage.step": ("audit_step",),
-    "seepage.step.training_steps": ("AuditSteps", "RecordSteps"),
+    "seepage.step._training_steps": ("AuditSteps", "RecordSteps"),
     "seepage.threats": ("Threat",),
 }
 _PACKAGES = ("attacks", "audit", "bounds", "capture", "data", "domains", "utility", "zoo")

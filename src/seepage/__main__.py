@@ -1,6 +1,6 @@
 """The program `seepage`, and `python -m seepage`."""
 
-from seepage.signals import exit_on_signals
+from seepage._signals import exit_on_signals
 
 
 def main() -> None:

@@ -9,10 +9,10 @@ from torch import nn
 import seepage as sp
 from seepage.attacks.labels import InferLabels
 from seepage.attacks.linear_systems import features
-from seepage.attacks.linear_systems.analytic_fc import _solve_layer_input
+from seepage.attacks.linear_systems._analytic_fc import _solve_layer_input
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.domains import Signal
-from seepage.probing.first_layer import input_layer
+from seepage.probing._first_layer import input_layer
 
 
 def observe(task, batch, *, local=None, defense=None, labels=True):

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.agreement import compare_updates
-from seepage.attacks.certificate import certify_solved
-from seepage.attacks.jacobian import (
+from seepage.attacks._agreement import compare_updates
+from seepage.attacks._certificate import certify_solved
+from seepage.attacks._jacobian import (
     Jacobian,
     davidson_smallest,
     lanczos_smallest,

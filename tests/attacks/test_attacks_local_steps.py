@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.attacks.local_steps import (
+from seepage.attacks._local_steps import (
     EpochAgnostic,
     EpochInvariance,
     SurrogateModel,

@@ -9,10 +9,10 @@ from scipy import stats
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.malicious_server.identity_convolutions import _find_passed_entries
-from seepage.attacks.malicious_server.planted_classifier import ClassFishing
-from seepage.attacks.malicious_server.reversible_blocks import ReversibleNetwork, _largest_stretch
-from seepage.attacks.malicious_server.robbing_the_fed import Imprint, Law, Public
+from seepage.attacks.malicious_server._identity_convolutions import _find_passed_entries
+from seepage.attacks.malicious_server._planted_classifier import ClassFishing
+from seepage.attacks.malicious_server._reversible_blocks import ReversibleNetwork, _largest_stretch
+from seepage.attacks.malicious_server._robbing_the_fed import Imprint, Law, Public
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.scoring import METRICS
 

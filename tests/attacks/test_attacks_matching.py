@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 import seepage as sp
+from seepage.core._progress import listen
 from seepage.core.errors import Diverged, InvalidValue, MissingKnowledge, UnknownName
-from seepage.core.progress import listen
 from seepage.domains import CIFAR10
 from seepage.search import Adam, Engine, GradientMatching, Search, StepDecay
+from seepage.search._objective import Layout, Objective
 from seepage.search.fast import row_simulation
-from seepage.search.objective import Layout, Objective
 
 
 def observe(task, batch, *, local=None, defense=None, **threat):

@@ -5,7 +5,7 @@ import torch
 
 import seepage as sp
 from seepage.core.errors import InvalidValue
-from seepage.exposure.rank_metric import rank_metric
+from seepage.exposure._rank_metric import rank_metric
 from seepage.search import LBFGS
 
 SIGNALS = ["ecg", "ecg:mitbih", "fmri"]

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.applicability import attacks_on, check_applicability, require_kind
+from seepage.attacks._applicability import attacks_on, check_applicability, require_kind
 from seepage.core.errors import NotApplicable
 from seepage.rehearsal import auto
 

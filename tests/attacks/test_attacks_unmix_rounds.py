@@ -7,10 +7,10 @@ import torch
 
 import seepage as sp
 from seepage.attacks import Unmixed, stack_rounds, unmix, unmix_rounds
-from seepage.audit.case import _replace_by_noise, require_permission
-from seepage.audit.words import threat_words
+from seepage.audit._case import _replace_by_noise, require_permission
+from seepage.audit._words import threat_words
 from seepage.core import Attack, Mixing, PreparedBatch
-from seepage.core.construct import Component
+from seepage.core._construct import Component
 from seepage.core.errors import InvalidValue, NotApplicable
 
 STRONG = sp.Threat(knows_labels=True, knows_mixing=True)

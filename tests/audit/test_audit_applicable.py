@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from seepage.audit import Record, load_audit
 from seepage.cli import app
-from seepage.core.construct import Component
+from seepage.core._construct import Component
 from seepage.core.errors import MissingKnowledge
 from seepage.report import inapplicable
 

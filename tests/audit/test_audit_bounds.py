@@ -24,10 +24,10 @@ from seepage.audit import (
     serial,
     side_by_side,
 )
-from seepage.audit.case import client_key
-from seepage.audit.record import Record
+from seepage.audit._case import client_key
+from seepage.audit._record import Record
+from seepage.audit._targets import CapturedUpdate, Target
 from seepage.audit.results import Results
-from seepage.audit.targets import CapturedUpdate, Target
 from seepage.cli import app
 from seepage.core import BoundValue
 from seepage.core.errors import line_to_store

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from seepage.audit import Choice, Record, leakages, pareto_front, ranked, strongest
-from seepage.core.construct import Component
+from seepage.core._construct import Component
 from seepage.core.errors import InvalidValue
 
 

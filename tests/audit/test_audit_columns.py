@@ -7,12 +7,12 @@ import torch
 from tests.report.records import make_record
 
 import seepage as sp
-from seepage.audit.record import Record
+from seepage.audit._record import Record
+from seepage.audit._targets import select_targets
 from seepage.audit.results import Results
-from seepage.audit.results.amount import Amount
-from seepage.audit.targets import select_targets
+from seepage.audit.results._amount import Amount
 from seepage.core import Rng
-from seepage.core.construct import Component
+from seepage.core._construct import Component
 from seepage.report import Level
 
 PEOPLE = 32

@@ -7,15 +7,15 @@ import torch
 
 import seepage as sp
 from seepage.audit import Audit, find_breaches, select_targets
-from seepage.audit.record import Control, join_controls
+from seepage.audit._record import Control, join_controls
+from seepage.audit._run_case import serial, side_by_side
 from seepage.audit.results import Results
-from seepage.audit.run_case import serial, side_by_side
 from seepage.core import Reconstruction
-from seepage.core.construct import Component
-from seepage.core.reconstruction import Race, Trial
-from seepage.data.dataset import Dataset
-from seepage.defenses.chain import OnAggregate
-from seepage.domains.box import Signal
+from seepage.core._construct import Component
+from seepage.core._reconstruction import Race, Trial
+from seepage.data._dataset import Dataset
+from seepage.defenses._chain import OnAggregate
+from seepage.domains._box import Signal
 from seepage.report import Level, verdict
 
 

@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 import seepage as sp
-from seepage.audit.verify import find_damage
-from seepage.cli.commands import Report
-from seepage.cli.report_command import write_report
+from seepage.audit._verify import find_damage
+from seepage.cli._commands import Report
+from seepage.cli._report_command import write_report
+from seepage.core._whole_file import checksum, seal, unpack, unseal
 from seepage.core.errors import SeepageError
-from seepage.core.whole_file import checksum, seal, unpack, unseal
 
 SPEC = {
     "scenario": {

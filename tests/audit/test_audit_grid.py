@@ -12,8 +12,8 @@ import torch
 
 import seepage as sp
 from seepage.audit import Audit, run_case, select_targets
-from seepage.audit import grid as grid_module
-from seepage.audit.case import client_key, describe_threat
+from seepage.audit import _grid as grid_module
+from seepage.audit._case import client_key, describe_threat
 from seepage.audit.results import Results
 from seepage.core.errors import InvalidValue
 from seepage.data import Dataset

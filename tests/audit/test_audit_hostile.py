@@ -15,17 +15,17 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from seepage.audit import AuditStore, Outcome, Record, load_audit
-from seepage.audit.folder import FolderLock
-from seepage.audit.plan import Plan
-from seepage.audit.verify import find_damage, purge
+from seepage.audit._folder import FolderLock
+from seepage.audit._plan import Plan
+from seepage.audit._verify import find_damage, purge
 from seepage.cli import app
-from seepage.cli.commands import Report
-from seepage.cli.report_command import write_report
-from seepage.core.checkpoint import Checkpoints
-from seepage.core.construct import Component
+from seepage.cli._commands import Report
+from seepage.cli._report_command import write_report
+from seepage.core._checkpoint import Checkpoints
+from seepage.core._construct import Component
+from seepage.core._whole_file import read_plain, seal, unpack, unseal
 from seepage.core.errors import SeepageError, UnreadableFile
-from seepage.core.whole_file import read_plain, seal, unpack, unseal
-from seepage.scoring.identification import Identification
+from seepage.scoring._identification import Identification
 
 # Files of an audit that may be links, pipes or other names of something outside.
 NAMES = [
@@ -318,7 +318,7 @@ def test_a_full_disk_keeps_purge_from_its_work_in_one_sentence(place, monkeypatc
     def fail(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("seepage.audit.folder.os.pwrite", fail)
+    monkeypatch.setattr("seepage.audit._folder.os.pwrite", fail)
     with pytest.raises(SeepageError, match=r"cannot purge .* No space left"):
         purge(place / "out")
     assert load_audit(place / "out").private

@@ -28,7 +28,7 @@ from seepage.audit import (
     load_audit,
     run_case,
 )
-from seepage.core.construct import Component
+from seepage.core._construct import Component
 from seepage.core.errors import InvalidValue
 
 SPEC = """controls = false
@@ -45,7 +45,7 @@ defenses = [{ name = "AddGaussian", std = 0.001 }]
 # The command, noting every case as it begins.
 COUNTED = """
 import os, sys
-import seepage.audit.run_case
+import seepage.audit._run_case
 from seepage.cli import main
 
 execution = sys.modules["seepage.audit.run_case"]

@@ -6,12 +6,12 @@ import pytest
 
 import seepage as sp
 from seepage.attacks import adaptive
-from seepage.attacks.adaptive import without_adaptation
+from seepage.attacks._adaptive import without_adaptation
 from seepage.attacks.labels import InferLabels
 from seepage.audit import Audit, select_targets, strongest
-from seepage.audit.grid import _list_adversaries
-from seepage.audit.targets import CapturedUpdate, Target
-from seepage.core.construct import Component
+from seepage.audit._grid import _list_adversaries
+from seepage.audit._targets import CapturedUpdate, Target
+from seepage.core._construct import Component
 from seepage.defenses import DEFENSES, Chain
 
 # Every defense, with as many people to a batch as it needs.

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from seepage.audit import QUICKSTART
-from seepage.audit.spec_text import _find_line
+from seepage.audit._spec_text import _find_line
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 import seepage as sp
-from seepage.audit.run_spec import ProgressListener
+from seepage.audit._run_spec import ProgressListener
 from seepage.cli import app
-from seepage.core.checkpoint import Checkpoints, checkpointing
+from seepage.core._checkpoint import Checkpoints, checkpointing
 from seepage.core.errors import DataNotFound
 
 SPEC = {

@@ -9,12 +9,12 @@ from torch import nn
 
 import seepage as sp
 from seepage.audit import Audit, select_targets
-from seepage.audit.record import Control
+from seepage.audit._record import Control
+from seepage.audit._run_case import run_case
+from seepage.audit._targets import CapturedUpdate, Target
 from seepage.audit.results import Results
-from seepage.audit.run_case import run_case
-from seepage.audit.targets import CapturedUpdate, Target
 from seepage.core import Batch
-from seepage.defenses.chain import OnInputs
+from seepage.defenses._chain import OnInputs
 from seepage.report import Level, verdict
 
 

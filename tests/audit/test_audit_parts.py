@@ -5,10 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import seepage as sp
-from seepage.audit import build_spec, spec_entries
-from seepage.audit.spec_entries import build_part, find_dataset
-from seepage.audit.spec_text import SpecSource, write_toml
-from seepage.core.construct import Component
+from seepage.audit import _spec_entries as spec_entries
+from seepage.audit import build_spec
+from seepage.audit._spec_entries import build_part, find_dataset
+from seepage.audit._spec_text import SpecSource, write_toml
+from seepage.core._construct import Component
 from seepage.defenses import DEFENSES, Chain
 
 SHARE = st.floats(0.01, 0.99)

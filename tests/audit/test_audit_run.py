@@ -6,7 +6,7 @@ import pytest
 
 import seepage as sp
 from seepage.audit import build_spec, find_breaches
-from seepage.audit.spec_text import SpecSource, write_toml
+from seepage.audit._spec_text import SpecSource, write_toml
 from seepage.core.errors import InvalidValue
 
 SPEC = {

@@ -14,12 +14,12 @@ import torch
 
 import seepage as sp
 from seepage.audit import AuditStore, Outcome, Record, load_audit
-from seepage.audit.claims import STALE, Claims, Worker
-from seepage.audit.folder import LOCK
-from seepage.audit.verify import find_damage, purge
-from seepage.core.construct import Component
+from seepage.audit._claims import STALE, Claims, Worker
+from seepage.audit._folder import LOCK
+from seepage.audit._verify import find_damage, purge
+from seepage.core._construct import Component
+from seepage.core._schema import to_plain
 from seepage.core.errors import InvalidValue
-from seepage.core.schema import to_plain
 
 
 def planned(*names):
@@ -157,7 +157,7 @@ attacks = [{ name = "analytic_fc" }, { name = "inverting_gradients", steps = 20,
 # The command, noting every case as it begins.
 COUNTED = """
 import os, sys
-import seepage.audit.run_case
+import seepage.audit._run_case
 from seepage.cli import main
 
 execution = sys.modules["seepage.audit.run_case"]

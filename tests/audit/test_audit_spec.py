@@ -12,8 +12,8 @@ from torch import nn
 
 import seepage as sp
 from seepage.audit import QUICKSTART, environment, load_spec, select_targets
-from seepage.audit.run_case import run_case
-from seepage.core.construct import Component
+from seepage.audit._run_case import run_case
+from seepage.core._construct import Component
 from seepage.core.errors import DataNotFound, InvalidValue, MissingExtra, SeepageError, UnknownName
 from seepage.scoring import METRICS
 

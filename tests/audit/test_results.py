@@ -8,9 +8,9 @@ from tests.report.records import make_record
 
 from seepage import report
 from seepage.audit import Results
-from seepage.core.construct import Component
+from seepage.core._construct import Component
 from seepage.core.errors import MissingExtra, UnknownName
-from seepage.scoring.identification import Identification
+from seepage.scoring._identification import Identification
 
 PRUNE = (Component("Prune", {"ratio": 0.9}),)
 FIRST = Identification(1, 99, "same label", 9.0, 3.0, True, 5e3, 1e3, 2e4)

@@ -17,9 +17,9 @@ from seepage.bounds import (
     ReconstructionRobustness,
     VanTrees,
 )
-from seepage.bounds.bound import EVERY_ATTACK
-from seepage.bounds.candidates import _attack_candidates
-from seepage.bounds.mutual_information import _bound_capacity, _remaining_error
+from seepage.bounds._bound import EVERY_ATTACK
+from seepage.bounds._candidates import _attack_candidates
+from seepage.bounds._mutual_information import _bound_capacity, _remaining_error
 
 LINE = sp.domains.Signal((1, 1))
 MIDDLE = sp.Batch(torch.full((1, 1, 1), 0.5), torch.tensor([0]))

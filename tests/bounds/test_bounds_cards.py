@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks import jacobian as jacobians
-from seepage.attacks.jacobian import Jacobian
+from seepage.attacks import _jacobian as jacobians
+from seepage.attacks._jacobian import Jacobian
 from seepage.bounds import BOUNDS, CramerRao, CramerRaoRelaxed, Inversion, VanTrees, information
-from seepage.bounds.information import Channel
-from seepage.core.progress import listen
+from seepage.bounds._information import Channel
+from seepage.core._progress import listen
 
 NOISY = sp.Client(sp.Gradient(), sp.AddGaussian(0.01))
 SMALL = sp.domains.Image((3, 6, 6), mean=(0.49, 0.48, 0.45), std=(0.25, 0.24, 0.26))

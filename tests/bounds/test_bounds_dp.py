@@ -8,6 +8,7 @@ import torch
 from scipy import integrate, optimize, stats
 
 import seepage as sp
+from seepage.bounds._information import SEEN_WITH
 from seepage.bounds.dp import (
     RenyiError,
     expected_error,
@@ -19,9 +20,8 @@ from seepage.bounds.dp import (
     required_noise,
     subsampled_blow_up,
 )
-from seepage.bounds.information import SEEN_WITH
 from seepage.core.errors import InvalidValue
-from seepage.defenses.clip import gaussian_epsilon
+from seepage.defenses._clip import gaussian_epsilon
 
 
 def by_integration(kappa, mu):

@@ -17,7 +17,7 @@ from seepage.bounds import (
     two_layer_orders,
 )
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.exposure.rank_metric import rank_metric
+from seepage.exposure._rank_metric import rank_metric
 
 PLAIN = sp.Client(sp.Gradient())
 SMALL = sp.domains.Image((1, 6, 6))

@@ -15,11 +15,11 @@ from seepage.bounds import (
     VanTrees,
     information,
 )
-from seepage.bounds.information import Channel
-from seepage.bounds.inverse_trace import _dense_trace, half_width
+from seepage.bounds._information import Channel
+from seepage.bounds._inverse_trace import _dense_trace, half_width
+from seepage.core._progress import listen
 from seepage.core.errors import InvalidValue
-from seepage.core.progress import listen
-from seepage.numerics.krylov import krylov, lanczos
+from seepage.numerics._krylov import krylov, lanczos
 
 NOISY = sp.Client(sp.Gradient(), sp.AddGaussian(0.01))
 SMALL = sp.domains.Image((3, 8, 8), mean=(0.49, 0.48, 0.45), std=(0.25, 0.24, 0.26))

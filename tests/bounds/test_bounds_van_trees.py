@@ -9,8 +9,8 @@ from torch import nn
 
 import seepage as sp
 from seepage.bounds import CramerRao, VanTrees
-from seepage.bounds.bound import find_intervals
-from seepage.bounds.cramer_rao import _draw_cosines
+from seepage.bounds._bound import find_intervals
+from seepage.bounds._cramer_rao import _draw_cosines
 from seepage.core.errors import InvalidValue
 
 LINE = sp.domains.Signal((1, 4))

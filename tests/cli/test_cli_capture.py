@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.audit import load_audit
-from seepage.audit.case import describe_threat
+from seepage.audit._case import describe_threat
 from seepage.capture import Capture, Setting, load
 from seepage.cli import app
 from seepage.core.errors import InvalidValue, SeepageError, UnreadableFile
-from seepage.report.dossier_sources import read_source
+from seepage.report._dossier_sources import read_source
 
 NETWORK = """
 from torch import nn

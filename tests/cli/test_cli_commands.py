@@ -14,13 +14,14 @@ import pytest
 from typer.testing import CliRunner
 
 import seepage as sp
-from seepage.attacks.feature_recovery.features import NotToldApartWarning
+from seepage.attacks.feature_recovery._features import NotToldApartWarning
+from seepage.audit import _spec_entries as entries
 from seepage.audit import load_audit
-from seepage.audit import spec_entries as entries
 from seepage.bounds import BOUNDS
 from seepage.bounds.risk import RISKS
-from seepage.cli import app, commands, main
-from seepage.cli.parser import describe_options
+from seepage.cli import _commands as commands
+from seepage.cli import app, main
+from seepage.cli._parser import describe_options
 from seepage.clients import LOCALS
 from seepage.defenses import DEFENSES
 from seepage.rehearsal import ALL_ATTACKS

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+from seepage.cli import _help_commands as doctor
 from seepage.cli import app
-from seepage.cli import help_commands as doctor
 from seepage.core import errors
 from seepage.core.errors import install_hint
 

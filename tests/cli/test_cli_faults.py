@@ -19,11 +19,11 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.audit import Pool, RunOptions, SpecSource, build_spec, load_audit
-from seepage.audit.captured_data import read_capture
-from seepage.audit.claims import Claims, Worker
+from seepage.audit._captured_data import read_capture
+from seepage.audit._claims import Claims, Worker
 from seepage.cli import app
-from seepage.cli.commands import Audit, Shown
-from seepage.cli.console import _SafeConsole
+from seepage.cli._commands import Audit, Shown
+from seepage.cli._console import _SafeConsole
 from seepage.core.errors import InvalidValue
 from seepage.report import as_csv
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from seepage.audit.spec_entries import read_chains
-from seepage.cli.network import read_network
+from seepage.audit._spec_entries import read_chains
+from seepage.cli._network import read_network
 from seepage.core.errors import InvalidValue, UnknownName
 
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import seepage as sp
+from seepage._options import Option
 from seepage.audit import RunOptions
-from seepage.cli.app import _COMMANDS
-from seepage.cli.commands import Audit, InsteadOfSpec, Shown
-from seepage.cli.parser import describe_options, make_command, write_words
-from seepage.options import Option
+from seepage.cli._app import _COMMANDS
+from seepage.cli._commands import Audit, InsteadOfSpec, Shown
+from seepage.cli._parser import describe_options, make_command, write_words
 
 TEXT = st.text("ab é\"'$=-_\\", min_size=1, max_size=8).map(lambda text: f"_{text}")
 SETTINGS = st.builds(

@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.audit import Record, load_audit
-from seepage.audit import spec_entries as entries
-from seepage.audit.run_spec import pick_device
+from seepage.audit import _spec_entries as entries
+from seepage.audit._run_spec import pick_device
 from seepage.cli import app, main
-from seepage.cli.run_audit import _AuditProgress
-from seepage.core import progress
-from seepage.core.checkpoint import checkpointing
-from seepage.core.construct import Component
+from seepage.cli._run_audit import _AuditProgress
+from seepage.core import _progress as progress
+from seepage.core._checkpoint import checkpointing
+from seepage.core._construct import Component
 
 # A process begun in the background inherits that interrupts are ignored; this one listens.
 LISTENING = (
@@ -349,7 +349,7 @@ def test_a_terminal_shows_what_is_done_the_worst_leak_and_the_objective():
 def test_a_log_hears_now_and_then_of_a_search_that_takes_long(monkeypatch):
     text, clock = io.StringIO(), iter([0.0, 30.0, 61.0, 61.0, 90.0])
     monkeypatch.setattr(
-        "seepage.cli.run_audit.time", SimpleNamespace(monotonic=lambda: next(clock))
+        "seepage.cli._run_audit.time", SimpleNamespace(monotonic=lambda: next(clock))
     )
     shown = _AuditProgress(Console(file=text, width=200), plain=True)
     with shown.begin(total=1, done=(), mended=()):

@@ -16,9 +16,9 @@ import seepage as sp
 from seepage.audit import load_audit
 from seepage.capture import Capture, Setting
 from seepage.cli import app
-from seepage.core.whole_file import unseal
+from seepage.core._whole_file import unseal
 from seepage.domains import Tokens
-from seepage.step.training_steps import AuditSteps
+from seepage.step._training_steps import AuditSteps
 
 CLASS, NUMBER, WORD = 7391, 0.73914, "Quetzal"
 OUTSIDE = 73.914

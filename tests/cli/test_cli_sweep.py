@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 import seepage as sp
 from seepage.audit import load_audit
 from seepage.cli import app
-from seepage.cli.sweep_command import DELTA, _find_noise, read_values
+from seepage.cli._sweep_command import DELTA, _find_noise, read_values
 from seepage.core.errors import InvalidValue
-from seepage.defenses.clip import gaussian_epsilon
+from seepage.defenses._clip import gaussian_epsilon
 
 FLAT = ("--model", "mlp", "--attack", "analytic_fc", "--people", "2", "--plain", "--quiet")
 

@@ -8,8 +8,8 @@ import torch
 
 import seepage as sp
 from seepage.clients import batch_statistics
+from seepage.core._task import batchnorm_layers
 from seepage.core.errors import InvalidValue
-from seepage.core.task import batchnorm_layers
 
 MODES = {"running": "eval", "exact": "train", "unknown": "train"}
 

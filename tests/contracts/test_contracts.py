@@ -11,8 +11,8 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks import ATTACKS
+from seepage.core._protocols import needs_labels
 from seepage.core.errors import MissingExtra, MissingKnowledge
-from seepage.core.protocols import needs_labels
 from seepage.defenses import DEFENSES, Chain
 from seepage.scoring import METRICS
 from seepage.testing import (

@@ -12,7 +12,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.audit import Audit, select_targets, serial, side_by_side
-from seepage.audit.case import client_key
+from seepage.audit._case import client_key
 from seepage.clients import Client
 
 PHOTOS = sp.data.load("photos")
@@ -225,7 +225,7 @@ def test_all_attacks_and_threats_see_the_same_noise():
 KEY_ELSEWHERE = """
 import seepage as sp
 from seepage.audit import select_targets
-from seepage.audit.case import client_key
+from seepage.audit._case import client_key
 client = sp.Client(sp.Gradient(), sp.AddGaussian(0.5))
 [who] = select_targets(sp.data.load("photos"), people=1, batch_size=1, start=0)
 print(client_key(3, client, who).digest)

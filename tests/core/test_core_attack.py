@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.attacks.adaptive import adaptive
+from seepage.attacks._adaptive import adaptive
 from seepage.attacks.labels import InferLabels
 from seepage.core import (
     AttackWrapper,
@@ -15,12 +15,14 @@ from seepage.core import (
     Reconstruction,
     Rng,
     SideBySide,
-    usable_update,
 )
-from seepage.core.attack import SideBySideAttack, attack_many
+from seepage.core import (
+    _usable_update as usable_update,
+)
+from seepage.core._attack import SideBySideAttack, attack_many
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, SeepageError
-from seepage.rehearsal.combine import MeanOfStarts
-from seepage.rehearsal.portfolio import IgnoreDefense
+from seepage.rehearsal._combine import MeanOfStarts
+from seepage.rehearsal._portfolio import IgnoreDefense
 
 PHOTOS = sp.data.load("photos")
 TASK = sp.zoo.lenet()
@@ -175,6 +177,6 @@ def test_no_attack_of_seepage_writes_the_final_calls_itself():
 
 
 def test_the_check_of_updates_is_still_found_in_its_old_place():
-    with pytest.warns(DeprecationWarning, match=r"seepage\.core\.usable_update"):
+    with pytest.warns(DeprecationWarning, match=r"now seepage\.core\.require_usable"):
         from seepage.probing.usable_update import require_usable
     assert require_usable is usable_update.require_usable

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 import seepage as sp
-from seepage.core.device import differentiable_twice, plain_convolutions
+from seepage.core._device import differentiable_twice, plain_convolutions
 
 
 class Attention(nn.Module):

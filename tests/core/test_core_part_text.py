@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from seepage.core.construct import write_call
+from seepage.core._construct import write_call
+from seepage.core._part_text import read_links, read_option, read_part
 from seepage.core.errors import InvalidValue
-from seepage.core.part_text import read_links, read_option, read_part
 
 
 @pytest.mark.parametrize(

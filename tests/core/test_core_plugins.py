@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 import seepage as sp
 from seepage.audit import load_audit
 from seepage.cli import app, main
-from seepage.core import plugins
+from seepage.core import _plugins as plugins
+from seepage.core._plugins import Catalogue, PluginWarning
 from seepage.core.errors import BrokenPlugin, InvalidValue, UnknownName
-from seepage.core.plugins import Catalogue, PluginWarning
 
 PARTS = '''
 """Everything that a package can add."""
@@ -27,7 +27,7 @@ import torch
 import seepage as sp
 from seepage.core import BoundValue
 from seepage.data import Dataset, load
-from seepage.defenses.chain import OnAggregate
+from seepage.defenses._chain import OnAggregate
 
 
 @dataclass(frozen=True)

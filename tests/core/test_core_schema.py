@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import pytest
 
+from seepage.core._schema import AtMost, Count, Matches, Share, from_plain, parse_json, to_plain
 from seepage.core.errors import UnreadableFile
-from seepage.core.schema import AtMost, Count, Matches, Share, from_plain, parse_json, to_plain
 
 
 class Flags(TypedDict, total=False):

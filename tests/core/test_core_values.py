@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.core.construct import _serialise
+from seepage.core._construct import _serialise
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import seepage.data.dataset
+import seepage.data._dataset
 from seepage.core.errors import DataNotFound, InvalidValue, UnknownName, UnreadableFile
 from seepage.data import catalogue, data_root, load
 
@@ -68,7 +68,7 @@ def test_both_places_searched_are_named_when_neither_exists(monkeypatch, tmp_pat
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     installed = tmp_path / "env" / "lib" / "site" / "seepage" / "data" / "dataset.py"
-    monkeypatch.setattr(seepage.data.dataset, "__file__", str(installed))
+    monkeypatch.setattr(seepage.data._dataset, "__file__", str(installed))
     with pytest.raises(DataNotFound) as caught:
         data_root()
     assert str(tmp_path / "shared" / "data") in str(caught.value)

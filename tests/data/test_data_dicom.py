@@ -9,7 +9,7 @@ import torch
 
 import seepage as sp
 from seepage.core.errors import MissingExtra, UnreadableFile, install_hint
-from seepage.data.image_files import _read_dicom
+from seepage.data._image_files import _read_dicom
 
 LEVELS = np.arange(32 * 32, dtype=np.uint16).reshape(32, 32) * 4
 

@@ -16,7 +16,7 @@ from PIL import Image as Pictures
 import seepage as sp
 from seepage.core.errors import DataNotFound, InvalidValue, UnknownName, UnreadableFile
 from seepage.data import load
-from seepage.data.image_files import read_picture
+from seepage.data._image_files import read_picture
 
 
 def npz_bomb(path, entries):

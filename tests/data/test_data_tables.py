@@ -9,9 +9,9 @@ import torch
 
 import seepage as sp
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError
-from seepage.data import table_rows
+from seepage.data import _table_rows as table_rows
 from seepage.domains import Categorical, Continuous
-from seepage.report.page.audit_page import audit_page
+from seepage.report.page._audit_page import audit_page
 
 
 @pytest.fixture

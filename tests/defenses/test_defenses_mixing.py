@@ -12,18 +12,18 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 import seepage as sp
-from seepage.attacks.local_steps import EpochAgnostic
-from seepage.attacks.local_steps import _observe_at as seen_from
-from seepage.attacks.lost_signs import (
+from seepage.attacks._local_steps import EpochAgnostic
+from seepage.attacks._local_steps import _observe_at as seen_from
+from seepage.attacks._lost_signs import (
     PHOTOGRAPH_WEIGHTS,
     choose_patterns,
     is_photograph,
     photograph_evidence,
 )
 from seepage.core import Mixing, PreparedBatch
-from seepage.core.construct import _serialise
+from seepage.core._construct import _serialise
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.defenses.mixing import _draw_coefficients
+from seepage.defenses._mixing import _draw_coefficients
 
 MIXERS = [sp.MixUp, sp.InstaHide]
 

@@ -6,7 +6,7 @@ import torch
 import seepage as sp
 from seepage.core import PreparedBatch
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.defenses.representation import VariationalBottleneck
+from seepage.defenses._representation import VariationalBottleneck
 
 KEY = sp.rng(0)
 

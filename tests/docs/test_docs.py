@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.audit import load_audit, load_spec
-from seepage.audit.words import decibels, defense_words
+from seepage.audit._words import decibels, defense_words
 from seepage.cli import app
 from seepage.clients import LOCALS
-from seepage.core.construct import Component
+from seepage.core._construct import Component
 from seepage.defenses import DEFENSES
 from seepage.rehearsal import ALL_ATTACKS
 from seepage.scoring import METRICS

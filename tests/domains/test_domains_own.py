@@ -8,7 +8,7 @@ import seepage as sp
 from seepage.audit import Audit, select_targets
 from seepage.audit.results import Results
 from seepage.core.errors import InvalidValue
-from seepage.data.dataset import Dataset
+from seepage.data._dataset import Dataset
 from seepage.domains import Domain
 from seepage.rehearsal import make_up
 

@@ -12,7 +12,7 @@ import seepage as sp
 from seepage.core.errors import InvalidValue
 from seepage.defenses import gaussian_epsilon
 from seepage.inference import EpsilonAudit, PrivateSteps, audit_one_run
-from seepage.inference.epsilon_bounds import (
+from seepage.inference._epsilon_bounds import (
     _one_run_tail,
     bound_from_one_run,
     bound_from_trials,

@@ -9,7 +9,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.inference.known_others import Crowd
+from seepage.inference._known_others import Crowd
 
 SMALL = sp.domains.Image((1, 8, 8))
 STRANGERS = 10

@@ -13,8 +13,8 @@ from torch import nn
 import seepage as sp
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.inference import Detection
-from seepage.inference.update_statistics import read_layers, span_layers, span_scores
-from seepage.numerics.significance import Rate, conformal_p_values, monotone_likelihood_ratios
+from seepage.inference._update_statistics import read_layers, span_layers, span_scores
+from seepage.numerics._significance import Rate, conformal_p_values, monotone_likelihood_ratios
 
 SMALL = sp.domains.Image((1, 8, 8))
 PLAIN = sp.Client(sp.Gradient())

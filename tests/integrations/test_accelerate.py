@@ -7,7 +7,7 @@ from torch import nn
 import seepage as sp
 from seepage.integrations.accelerate import AcceleratedSteps
 from seepage.integrations.gathered_step import copy_prepared
-from seepage.step.training_steps import AuditSteps
+from seepage.step._training_steps import AuditSteps
 
 pytest.importorskip("accelerate", reason="accelerate is not installed")
 # What accelerate warns of is not ours.

@@ -8,7 +8,7 @@ import torch
 import seepage as sp
 from seepage.capture import load
 from seepage.integrations.huggingface import step_callback
-from seepage.step.training_steps import AuditSteps, RecordSteps
+from seepage.step._training_steps import AuditSteps, RecordSteps
 
 pytest.importorskip("accelerate", reason="accelerate is not installed, which the trainer needs")
 with warnings.catch_warnings():

@@ -10,7 +10,7 @@ import seepage as sp
 from seepage.capture import load
 from seepage.core.errors import InvalidValue
 from seepage.integrations.lightning import step_callback
-from seepage.step.training_steps import AuditSteps, RecordSteps
+from seepage.step._training_steps import AuditSteps, RecordSteps
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -8,7 +8,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.integrations.mlflow import log_audit, log_step
-from seepage.step.training_steps import AuditSteps
+from seepage.step._training_steps import AuditSteps
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

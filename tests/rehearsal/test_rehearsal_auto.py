@@ -10,25 +10,27 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.applicability import check_applicability
+from seepage.attacks._applicability import check_applicability
 from seepage.audit import Audit, select_targets
 from seepage.core import Batch
-from seepage.core.checkpoint import checkpointing
+from seepage.core._checkpoint import checkpointing
+from seepage.core._progress import listen, stage
+from seepage.core._reconstruction import Forecast, Race, Trace, Trial
+from seepage.core._scale import DECIBELS, Scale
+from seepage.core._schema import from_plain, to_plain
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
-from seepage.core.progress import listen, stage
-from seepage.core.reconstruction import Forecast, Race, Trace, Trial
-from seepage.core.scale import DECIBELS, Scale
-from seepage.core.schema import from_plain, to_plain
-from seepage.domains.box import Image
-from seepage.domains.made_up import _SHAPES
-from seepage.rehearsal import ALL_ATTACKS, EFFORTS, Auto, Effort, auto_attack, make_up, rehearse
-from seepage.rehearsal.combine import MeanOfStarts, combine, keep_sure
-from seepage.rehearsal.effort_plan import Rung
-from seepage.rehearsal.portfolio import Contender, list_contenders
-from seepage.rehearsal.simulated_clients import Rehearsal, is_lost_in_noise, simulate_client
-from seepage.search.runner import Runner
+from seepage.domains._box import Image
+from seepage.domains._made_up import _SHAPES
+from seepage.rehearsal import ALL_ATTACKS, EFFORTS, Auto, Effort, make_up
+from seepage.rehearsal import _auto_attack as auto_attack
+from seepage.rehearsal import _rehearse as rehearse
+from seepage.rehearsal._combine import MeanOfStarts, combine, keep_sure
+from seepage.rehearsal._effort_plan import Rung
+from seepage.rehearsal._portfolio import Contender, list_contenders
+from seepage.rehearsal._simulated_clients import Rehearsal, is_lost_in_noise, simulate_client
+from seepage.search._runner import Runner
 from seepage.testing import check_attack
-from seepage.threats.threat import Threat
+from seepage.threats._threat import Threat
 
 SMALL = Effort(640, (2, 1), (1, 1))
 RUNGS = (Rung(2, 1, 20), Rung(1, 2, 20))
@@ -220,7 +222,7 @@ def test_a_domain_that_cannot_be_sampled_leaves_the_first_search(photos, task, m
 
     with pytest.raises(NotApplicable, match="cannot be sampled"):
         make_up(object(), 2, rng=sp.rng(0))
-    monkeypatch.setattr("seepage.rehearsal.auto_attack.make_up", refuse)
+    monkeypatch.setattr("seepage.rehearsal._auto_attack.make_up", refuse)
     guess = Auto(SMALL)(observe(task, photos.take([0])), rng=sp.rng(1))
     assert "nothing could be rehearsed: there is no public data" in guess.trace.race.note
     assert guess.trace.steps > 0
@@ -235,7 +237,7 @@ def test_if_the_chosen_attack_fails_on_the_update_the_next_one_is_taken(
     race = Race("psnr", (Trial(str(able), rehearsed, (10.0,)),), chosen=(str(unable),))
     chosen = rehearse.Chosen.of(race, (unable, able))
     assert chosen.spare == (able,)
-    monkeypatch.setattr("seepage.rehearsal.auto_attack.rehearse", lambda *_, **__: chosen)
+    monkeypatch.setattr("seepage.rehearsal._auto_attack.rehearse", lambda *_, **__: chosen)
     guess = Auto(SMALL, public)(observe(task, photos.take([0])), rng=sp.rng(1))
     assert guess.trace.steps == SMALL.steps - rehearsed
 
@@ -600,7 +602,7 @@ def test_a_forecast_of_what_is_right_up_to_rounding_has_no_upper_end():
 
 def test_labels_are_inferred_for_many_as_for_one(photos, task):
     attack = sp.attacks.inverting_gradients(steps=2, restarts=1)
-    wrapped = sp.attacks.labels.infer_labels.InferLabels(attack)
+    wrapped = sp.attacks.labels.InferLabels(attack)
     seen = [observe(task, photos.take([i]), knows_labels=False) for i in (0, 1)]
     keys = [sp.rng(3), sp.rng(4)]
     together = wrapped.many(seen, rngs=keys)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from seepage.audit import Record
-from seepage.core.construct import Component
+from seepage.core._construct import Component
 
 
 def make_record(**changed):

@@ -9,11 +9,11 @@ from tests.report.records import make_record
 
 import seepage as sp
 from seepage.audit import AuditResult, Ceiling, Planned
+from seepage.audit._words import defense_words
 from seepage.audit.results import Results
-from seepage.audit.words import defense_words
-from seepage.bounds.bound import AMONG, EVERY_ATTACK
-from seepage.bounds.information import SEEN_WITH
-from seepage.core.construct import Component
+from seepage.bounds._bound import AMONG, EVERY_ATTACK
+from seepage.bounds._information import SEEN_WITH
+from seepage.core._construct import Component
 from seepage.report import (
     audit_markdown,
     audit_page,
@@ -26,8 +26,8 @@ from seepage.report import (
     missing,
     summarise,
 )
-from seepage.report.headroom import read_headroom
-from seepage.report.tables import _tabulate_bounds
+from seepage.report._headroom import read_headroom
+from seepage.report._tables import _tabulate_bounds
 
 THREAT = Component.of(sp.Threat(knows_labels=True, batchnorm="running"))
 EXACT = Component.of(sp.Threat(knows_labels=True, batchnorm="exact"))

@@ -10,10 +10,10 @@ from tests.report.records import make_record
 
 import seepage as sp
 from seepage.audit import AuditResult
-from seepage.audit.folder import case_file, inputs_file
-from seepage.audit.words import defense_words
-from seepage.core.construct import Component
-from seepage.core.whole_file import seal
+from seepage.audit._folder import case_file, inputs_file
+from seepage.audit._words import defense_words
+from seepage.core._construct import Component
+from seepage.core._whole_file import seal
 from seepage.report import audit_page
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"

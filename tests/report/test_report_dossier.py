@@ -17,10 +17,10 @@ from seepage.audit import save_evidence
 from seepage.cli import app
 from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.inference import AttributeComparison, EpsilonAudit
-from seepage.inference.detection import Detection
-from seepage.inference.membership import Membership
-from seepage.numerics.significance import Rate
-from seepage.report.dossier import (
+from seepage.inference._detection import Detection
+from seepage.inference._membership import Membership
+from seepage.numerics._significance import Rate
+from seepage.report._dossier import (
     LIMITS,
     TESTS,
     DossierFinding,
@@ -31,8 +31,8 @@ from seepage.report.dossier import (
     make_dossier,
     read_dossier,
 )
-from seepage.report.dossier_sources import read_source
-from seepage.report.page.dossier_page import dossier_page
+from seepage.report._dossier_sources import read_source
+from seepage.report.page._dossier_page import dossier_page
 
 SPEC = """
 title = "Clinic"

@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 
 from seepage.audit.results import Results
 from seepage.cli import app
-from seepage.core.construct import Component
+from seepage.core._construct import Component
 from seepage.core.errors import InvalidValue, MissingExtra
 from seepage.report import summarise
-from seepage.report.ci_files import _list_checks, as_junit, as_sarif
-from seepage.report.figure import COLUMN, PAGE, leak_figure
-from seepage.report.leak_table import name_attacks
-from seepage.report.tables import _escape_latex, make_pivot, pivot_latex, pivot_markdown
-from seepage.scoring.identification import Identification
+from seepage.report._ci_files import _list_checks, as_junit, as_sarif
+from seepage.report._figure import COLUMN, PAGE, leak_figure
+from seepage.report._leak_table import name_attacks
+from seepage.report._tables import _escape_latex, make_pivot, pivot_latex, pivot_markdown
+from seepage.scoring._identification import Identification
 
 PRUNE = (Component("Prune", {"ratio": 0.9}),)
 FIRST = Identification(1, 99, "any label", 9.0, 1.0, True, 100.0, 50.0, 200.0)

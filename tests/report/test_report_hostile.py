@@ -8,9 +8,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from seepage.cli import app
-from seepage.report.figure import _text
-from seepage.report.page.chart import Axis, Strip, strip_chart
-from seepage.report.page.document import Section, document, filter_link, macros, table
+from seepage.report._figure import _text
+from seepage.report.page._chart import Axis, Strip, strip_chart
+from seepage.report.page._document import Section, document, filter_link, macros, table
 
 # Clears a terminal, and shows what follows from right to left.
 HOSTILE = "\x1b[2J\u202e"

@@ -5,14 +5,14 @@ import pytest
 from scipy import stats
 from tests.report.records import make_record
 
-from seepage.audit.record import Control
+from seepage.audit._record import Control
 from seepage.audit.results import Results
-from seepage.audit.results.effort_curve import effort_curves
-from seepage.audit.results.intervals import join_shared, share_interval
-from seepage.core.construct import Component
+from seepage.audit.results._effort_curve import effort_curves
+from seepage.audit.results._intervals import join_shared, share_interval
+from seepage.core._construct import Component
 from seepage.report import Direction, changes, mean_interval, median_interval, shifts, verdict
-from seepage.report.page.strip_sections import median_words
-from seepage.scoring.identification import Identification
+from seepage.report.page._strip_sections import median_words
+from seepage.scoring._identification import Identification
 
 HIDDEN = Identification(40, 99, "same label", 0.5, 3.0, False, 2.0, 2.0, 2.0)
 FOUND = Identification(1, 99, "same label", 9.0, 3.0, True, 1e4, 1e3, 1e5)

@@ -16,12 +16,12 @@ from tests.report.records import make_record, told
 import seepage as sp
 from seepage import report
 from seepage.audit import Choice, find_breaches, pareto_front
-from seepage.audit.record import Control
+from seepage.audit._record import Control
+from seepage.audit._words import defense_words, list_words, short_names, threat_words
 from seepage.audit.results import Results
-from seepage.audit.results.effort_curve import effort_curves
-from seepage.audit.words import defense_words, list_words, short_names, threat_words
-from seepage.cli.run_audit import _is_inconclusive
-from seepage.core.construct import Component
+from seepage.audit.results._effort_curve import effort_curves
+from seepage.cli._run_audit import _is_inconclusive
+from seepage.core._construct import Component
 from seepage.core.errors import InvalidValue
 from seepage.report import (
     Direction,
@@ -35,12 +35,12 @@ from seepage.report import (
     summarise,
     verdict,
 )
-from seepage.report.finding import find
-from seepage.report.page.audit_page import _effort_section
-from seepage.report.page.chart import Axis, span_axis
-from seepage.report.page.strip_sections import defense_section
-from seepage.report.wording import Cause, Kind, curve_words
-from seepage.scoring.identification import Identification
+from seepage.report._finding import find
+from seepage.report._wording import Cause, Kind, curve_words
+from seepage.report.page._audit_page import _effort_section
+from seepage.report.page._chart import Axis, span_axis
+from seepage.report.page._strip_sections import defense_section
+from seepage.scoring._identification import Identification
 
 
 def links(*defenses):

@@ -9,18 +9,18 @@ from tests.report.records import make_record
 
 import seepage as sp
 from seepage.audit import Audit, select_targets
-from seepage.audit.record import Control
+from seepage.audit._record import Control
+from seepage.audit._run_case import run_case
 from seepage.audit.results import Results
-from seepage.audit.run_case import run_case
 from seepage.bounds import BOUNDS, CandidateError, IdentificationLimit
-from seepage.bounds.dp_limits import read_guaranteed_noise
-from seepage.core.construct import Component
-from seepage.core.reconstruction import Race, Trial
-from seepage.defenses.chain import Chain
+from seepage.bounds._dp_limits import read_guaranteed_noise
+from seepage.core._construct import Component
+from seepage.core._reconstruction import Race, Trial
+from seepage.defenses._chain import Chain
 from seepage.report import Level, explain_silence, headrooms, read_headroom, verdict
-from seepage.report.limits import _find_limit, find_beaten, find_limits
-from seepage.report.wording import Kind
-from seepage.scoring.identification import Identification
+from seepage.report._limits import _find_limit, find_beaten, find_limits
+from seepage.report._wording import Kind
+from seepage.scoring._identification import Identification
 
 HIDDEN = Identification(40, 99, "same label", 0.5, 3.0, False, 2.0, 2.0, 2.0)
 FOUND = Identification(1, 99, "same label", 9.0, 3.0, True, 1e4, 1e3, 1e5)

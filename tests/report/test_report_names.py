@@ -6,9 +6,9 @@ import math
 import pytest
 
 from seepage.audit import Choice
-from seepage.report.page.audit_page import _tradeoff_section
-from seepage.report.page.chart_names import LabelBox, place_names
-from seepage.report.page.document import document
+from seepage.report.page._audit_page import _tradeoff_section
+from seepage.report.page._chart_names import LabelBox, place_names
+from seepage.report.page._document import document
 
 # Most of the marks stand in one place, as they do where defenses cost nothing.
 CROWD = {f"defense {i}": (400.0 + i % 3, 200.0 + i % 4) for i in range(14)}

@@ -12,10 +12,10 @@ import torch
 from tests.report.records import make_record
 
 from seepage.audit import AuditResult, Ceiling, Choice, Planned
-from seepage.audit.folder import case_file, inputs_file
-from seepage.audit.record import Control
-from seepage.core.construct import Component
-from seepage.core.whole_file import seal
+from seepage.audit._folder import case_file, inputs_file
+from seepage.audit._record import Control
+from seepage.core._construct import Component
+from seepage.core._whole_file import seal
 from seepage.report import (
     as_csv,
     as_json,
@@ -25,9 +25,9 @@ from seepage.report import (
     missing,
     result_rows,
 )
-from seepage.report.page.people_section import PEOPLE, WRITTEN
-from seepage.report.page.picture import LARGEST, picture
-from seepage.scoring.identification import Identification
+from seepage.report.page._people_section import PEOPLE, WRITTEN
+from seepage.report.page._picture import LARGEST, picture
+from seepage.scoring._identification import Identification
 
 FIRST = Identification(1, 99, "same label", 9.0, 3.0, True, 5e3, 1e3, 2e4)
 LAST = Identification(100, 99, "same label", -1.0, 3.0, False, 1.0, 1.0, 1.0)
@@ -293,7 +293,7 @@ def test_flat_rows_name_everything_a_record_has(audit):
 
 
 def test_large_pictures_stop_before_the_page_grows_too_large(audit, monkeypatch):
-    monkeypatch.setattr("seepage.report.page.people_section.BYTES", 1000)
+    monkeypatch.setattr("seepage.report.page._people_section.BYTES", 1000)
     page = Page(audit_page(audit([record(n, psnr=20.0 + n) for n in range(4)])))
     assert "Shown are the 1 worst-off of 4 people" in page.text
     assert "private input of photos #3" in [a["alt"] for a in page.all("img")]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seepage.report.page.picture import _find_personal_data
+from seepage.report.page._picture import _find_personal_data
 
 TEXTS = {
     "words": (("Ann", "Lee", "owes", "12345678"), ("name", "name", "", "long number")),

@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 import seepage as sp
 from seepage.audit import QUICKSTART, load_audit
-from seepage.audit.results.amount import Amount
+from seepage.audit.results._amount import Amount
 from seepage.cli import app
-from seepage.cli.run_audit import _AuditProgress
+from seepage.cli._run_audit import _AuditProgress
 from seepage.report import audit_markdown, leak_table, most, summarise
-from seepage.report.page.dashboard_page import DashboardAudit, dashboard_page
-from seepage.report.page.picture import picture
-from seepage.report.verdict import audit_verdict
+from seepage.report._verdict import audit_verdict
+from seepage.report.page._dashboard_page import DashboardAudit, dashboard_page
+from seepage.report.page._picture import picture
 
 SPEC = """
 title = "read, not looked at"

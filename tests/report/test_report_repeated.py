@@ -8,18 +8,18 @@ from tests.report.records import make_record
 
 import seepage as sp
 from seepage.audit import Audit, select_targets
-from seepage.audit.choices import leakages
-from seepage.audit.record import Control, Record, join_controls
+from seepage.audit._choices import leakages
+from seepage.audit._record import Control, Record, join_controls
 from seepage.audit.results import Results
 from seepage.core import Reconstruction
-from seepage.core.construct import Component
-from seepage.defenses.chain import OnAggregate
+from seepage.core._construct import Component
+from seepage.defenses._chain import OnAggregate
 from seepage.report import Level, summarise, verdict
-from seepage.report.ci_files import as_junit
-from seepage.report.flat_rows import result_rows
-from seepage.report.page.people_section import record_section
-from seepage.report.page.strip_sections import defense_section
-from seepage.scoring.identification import Identification
+from seepage.report._ci_files import as_junit
+from seepage.report._flat_rows import result_rows
+from seepage.report.page._people_section import record_section
+from seepage.report.page._strip_sections import defense_section
+from seepage.scoring._identification import Identification
 from seepage.testing import ContractError, check_defense
 
 PRUNE, NOISE = Component.of(sp.Prune(0.9)), Component.of(sp.AddGaussian(0.1))

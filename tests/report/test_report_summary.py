@@ -15,9 +15,9 @@ from tests.report.records import make_record
 
 import seepage as sp
 from seepage.audit import Outcome
-from seepage.core.construct import Component
+from seepage.core._construct import Component
 from seepage.report import decibels, defense_words, leak_table, save_contact_sheet, summarise
-from seepage.report.contact_sheet import (
+from seepage.report._contact_sheet import (
     GAP,
     LEFT,
     LINE,
@@ -31,7 +31,7 @@ from seepage.report.contact_sheet import (
     _wrap_words,
     draw,
 )
-from seepage.scoring.identification import Identification
+from seepage.scoring._identification import Identification
 
 
 def links(*defenses):

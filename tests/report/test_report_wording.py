@@ -8,12 +8,12 @@ import pytest
 from tests.report.records import make_record
 
 from seepage.audit.results import Level, Result
-from seepage.audit.results.amount import Amount
-from seepage.audit.results.intervals import Interval
-from seepage.core.construct import Component
-from seepage.report.finding import Finding
-from seepage.report.wording import _CAUSES, _TEMPLATES, Cause, Kind
-from seepage.scoring.identification import Identification
+from seepage.audit.results._amount import Amount
+from seepage.audit.results._intervals import Interval
+from seepage.core._construct import Component
+from seepage.report._finding import Finding
+from seepage.report._wording import _CAUSES, _TEMPLATES, Cause, Kind
+from seepage.scoring._identification import Identification
 
 FIRST = Identification(1, 99, "same label", 9.0, 3.0, True, 5e3, 1e3, 2e4)
 ROW = Result(

@@ -6,7 +6,7 @@ import torch
 import seepage as sp
 from seepage.core import Batch, Rng
 from seepage.domains import Categorical, Continuous, Tabular
-from seepage.scoring.gallery import Gallery, identify
+from seepage.scoring._gallery import Gallery, identify
 
 COUNT = 60
 

@@ -10,10 +10,10 @@ from scipy import stats
 import seepage as sp
 from seepage.core import Batch, Rng
 from seepage.core.errors import InvalidValue
-from seepage.domains.picture_views import warp
-from seepage.scoring import gallery
-from seepage.scoring.gallery import FEWEST, Gallery, identify
-from seepage.scoring.identification import (
+from seepage.domains._picture_views import warp
+from seepage.scoring import _gallery as gallery
+from seepage.scoring._gallery import FEWEST, Gallery, identify
+from seepage.scoring._identification import (
     Identification,
     compute_luck,
     extrapolate,

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from seepage.core import Paired, rng
 from seepage.core.errors import MissingExtra, NotApplicable, UnreadableFile
 from seepage.scoring import LPIPS, applicable
-from seepage.scoring.perceptual import FILE, _find_weights, load_weights
+from seepage.scoring._perceptual import FILE, _find_weights, load_weights
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from seepage.core import Batch, Metric, Paired, Reconstruction, rng
-from seepage.core.construct import _serialise
+from seepage.core._construct import _serialise
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.scoring import (
     L1,

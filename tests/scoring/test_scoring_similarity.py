@@ -8,7 +8,7 @@ import torch
 import seepage as sp
 from seepage.core import Rng
 from seepage.domains import domain_of
-from seepage.domains.picture_views import warp
+from seepage.domains._picture_views import warp
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,11 @@ from torch.nn import functional
 import seepage as sp
 from seepage.attacks.feature_recovery import NotToldApartWarning
 from seepage.audit import load_audit
+from seepage.core._progress import listen
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
-from seepage.core.progress import listen
 from seepage.report import Level
-from seepage.step.step_attacks import FindRange, list_attacks, list_ranges
-from seepage.step.step_loss import _unreduce_loss
+from seepage.step._step_attacks import FindRange, list_attacks, list_ranges
+from seepage.step._step_loss import _unreduce_loss
 
 CHEAP = {"seconds": 600.0, "steps": 15}
 

@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional
 
 import seepage as sp
+from seepage.core._loss import TrainingLoss, adapt_loss, take_any_target
 from seepage.core.errors import InvalidValue
-from seepage.core.loss import TrainingLoss, adapt_loss, take_any_target
-from seepage.step.step_loss import read_loss
+from seepage.step._step_loss import read_loss
 
 CLASS_WEIGHTS = torch.tensor([1.0, 2.0, 5.0])
 CHEAP = {"seconds": 600.0, "steps": 15, "domain": (0, 1)}

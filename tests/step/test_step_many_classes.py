@@ -6,10 +6,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import seepage as sp
-from seepage.attacks.feature_recovery.head_equations import read_equations, restore_lengths
-from seepage.exposure.vet import _best_agreement
-from seepage.probing.heads import two_layer_head
-from seepage.step.step_loss import _reads_classes
+from seepage.attacks.feature_recovery._head_equations import read_equations, restore_lengths
+from seepage.exposure._vet import _best_agreement
+from seepage.probing._heads import two_layer_head
+from seepage.step._step_loss import _reads_classes
 
 CLASSES = 4_096
 PICTURES = sp.domains.Image((1, 8, 8))

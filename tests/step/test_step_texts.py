@@ -7,7 +7,7 @@ from torch import nn
 import seepage as sp
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
-from seepage.step.step_inputs import find_mask
+from seepage.step._step_inputs import find_mask
 
 LOSS = nn.CrossEntropyLoss()
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils import checkpoint
 
 import seepage as sp
-from seepage.core.device import differentiable_twice, precision
-from seepage.core.draws import PrivateDraws
+from seepage.core._device import differentiable_twice, precision
+from seepage.core._draws import PrivateDraws
 
 
 class Checkpointed(nn.Module):

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.core import progress
+from seepage.core import _progress as progress
+from seepage.core._progress import limited, report, time_left
 from seepage.core.errors import NotApplicable
-from seepage.core.progress import limited, report, time_left
 
 TICK = 0.01
 # Whatever begins after the end takes a step, and reads the clock a few times.

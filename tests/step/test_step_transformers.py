@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.text.token_span import list_token_readers
+from seepage.attacks.text._token_span import list_token_readers
 from seepage.core.errors import InvalidValue, NotApplicable
-from seepage.step.model_loss import find_model_loss
-from seepage.step.step_inputs import read_mask
+from seepage.step._model_loss import find_model_loss
+from seepage.step._step_inputs import read_mask
 
 transformers = pytest.importorskip("transformers", reason="needs transformers")
 

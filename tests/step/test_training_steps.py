@@ -9,7 +9,7 @@ from torch import nn
 import seepage as sp
 from seepage.capture import load
 from seepage.integrations.gathered_step import GatheredStep, _join_batches
-from seepage.step.training_steps import AuditSteps, RecordSteps
+from seepage.step._training_steps import AuditSteps, RecordSteps
 
 DIGITS = sp.data.bundled("digits", size=2, pixels=28)
 

@@ -6,7 +6,7 @@ import torch
 import seepage as sp
 from seepage.core.errors import InvalidValue
 from seepage.utility import Dirichlet, Federated, train
-from seepage.utility.training_plan import _split_examples
+from seepage.utility._training_plan import _split_examples
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from torch import nn
 
 import seepage as sp
 from seepage.core import cross_entropy
-from seepage.core.checkpoint import checkpointing
+from seepage.core._checkpoint import checkpointing
+from seepage.core._progress import listen
 from seepage.core.errors import InvalidValue
-from seepage.core.progress import listen
 from seepage.utility import (
     CropAndFlip,
     Drops,
@@ -22,8 +22,8 @@ from seepage.utility import (
     noise_multiplier,
     train,
 )
-from seepage.utility import per_example as local
-from seepage.utility.per_example import TrackStatistics, _per_example_gradients
+from seepage.utility import _per_example as local
+from seepage.utility._per_example import TrackStatistics, _per_example_gradients
 
 DEFENSES = [
     sp.chain(),

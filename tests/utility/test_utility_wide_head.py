@@ -8,7 +8,7 @@ from torch.nn import functional
 import seepage as sp
 from seepage.core.errors import Diverged
 from seepage.utility import Training, train
-from seepage.zoo.wide_head import WideHead, random_weights
+from seepage.zoo._wide_head import WideHead, random_weights
 
 PHOTOS = sp.data.load("photos", pixels=8)
 

@@ -10,10 +10,10 @@ from torch import nn
 import seepage as sp
 from seepage.domains import Signal
 from seepage.exposure import Finding, VettingVerdict, concentration
-from seepage.exposure.gradient_probes import find_own_places
-from seepage.exposure.repeated_rows import _parallel_rows, find_sorting_units
-from seepage.exposure.vet import _count_unlikely_classes
-from seepage.probing.heads import classifier_head
+from seepage.exposure._gradient_probes import find_own_places
+from seepage.exposure._repeated_rows import _parallel_rows, find_sorting_units
+from seepage.exposure._vet import _count_unlikely_classes
+from seepage.probing._heads import classifier_head
 from seepage.utility import Training, train
 from seepage.zoo import MODELS
 

@@ -8,7 +8,7 @@ from torch.func import functional_call, grad, vmap
 
 from seepage import zoo
 from seepage.core import Batch, Task
-from seepage.core.task import batchnorm_layers
+from seepage.core._task import batchnorm_layers
 from seepage.domains import CIFAR10, MNIST, Image, Signal, Tokens
 
 SMALL = Image((3, 8, 8))

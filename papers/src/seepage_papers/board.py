@@ -10,11 +10,11 @@ from typing import Any
 
 import seepage as sp
 from seepage.audit import Spec, SpecSource, build_spec
-from seepage.audit.case import describe_defense
-from seepage.audit.record import Defense
-from seepage.audit.spec_entries import read_defenses, read_model
-from seepage.audit.spec_text import write_toml, write_value
-from seepage.audit.words import label_defenses
+from seepage.audit._case import describe_defense
+from seepage.audit._record import Defense
+from seepage.audit._spec_entries import read_defenses, read_model
+from seepage.audit._spec_text import write_toml, write_value
+from seepage.audit._words import label_defenses
 from seepage.core import Protection
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 from seepage.data import Dataset

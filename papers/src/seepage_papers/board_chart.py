@@ -8,9 +8,9 @@ from itertools import pairwise
 from markupsafe import Markup
 
 from seepage.audit import Choice, pareto_front
-from seepage.audit.results.amount import SATURATED
-from seepage.report.page.chart import span_axis
-from seepage.report.page.chart_names import LabelBox, Spot, boxes_along, place_names
+from seepage.audit.results._amount import SATURATED
+from seepage.report.page._chart import span_axis
+from seepage.report.page._chart_names import LabelBox, Spot, boxes_along, place_names
 from seepage_papers.picture import (
     PAPER,
     Attributes,

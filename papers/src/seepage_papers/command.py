@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from seepage.cli.commands import Shown
-from seepage.cli.parser import make_command
-from seepage.options import Device, Option, Overwrite, Resume, Workers, refuse
+from seepage._options import Device, Option, Overwrite, Resume, Workers, refuse
+from seepage.cli._commands import Shown
+from seepage.cli._parser import make_command
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from seepage.audit.words import count_noun
+from seepage.audit._words import count_noun
 from seepage_papers.prepare import without_preparation
 from seepage_papers.table import PaperTable
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from scipy import stats
 
-from seepage.audit.words import count_noun
+from seepage.audit._words import count_noun
 
 CONFIDENCE = 0.95
 # Half the width of a 95 % interval, in standard errors.

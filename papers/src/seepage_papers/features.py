@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.feature_recovery import FeatureRecovery
-from seepage.audit import spec_entries as entries
-from seepage.audit.captured_data import CapturedData
-from seepage.audit.case import client_key
+from seepage.audit import _spec_entries as entries
+from seepage.audit._captured_data import CapturedData
+from seepage.audit._case import client_key
 from seepage.clients import Client
 from seepage.core import Batch, Observation, Rng, Task
+from seepage.core._progress import report
 from seepage.core.errors import SeepageError, summarise_error
-from seepage.core.progress import report
 from seepage.data import Dataset
-from seepage.search.feature_matching import features_at
+from seepage.search._feature_matching import features_at
 from seepage.threats import Threat
 from seepage_papers.place import Place
 from seepage_papers.prepare import prepared

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from seepage.report.page.chart import Axis, Curve, Labels, Mark, line_chart, span_axis
-from seepage.report.page.document import (
+from seepage.report.page._chart import Axis, Curve, Labels, Mark, line_chart, span_axis
+from seepage.report.page._document import (
     Section,
     document,
     join_markup,

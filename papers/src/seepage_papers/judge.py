@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from seepage.core.construct import construct
+from seepage.core._construct import construct
 from seepage.core.errors import UnknownName
 from seepage_papers.comparisons import Between, Close, Extreme, Rising, Test
 from seepage_papers.contrasts import Less, Printed, Somewhere, Varied, Widens

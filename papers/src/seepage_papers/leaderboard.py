@@ -13,16 +13,16 @@ from typing import Any
 from rich.console import Console
 
 import seepage as sp
+from seepage._options import RunOptions
 from seepage.audit import AuditResult, Spec, load_audit
-from seepage.audit.plan import PLAN
-from seepage.audit.run_spec import pick_device
-from seepage.audit.words import count_noun, write_duration
-from seepage.cli.console import print_line
-from seepage.cli.report_command import write
-from seepage.cli.run_audit import CASE_FAILED, DONE, perform
+from seepage.audit._plan import PLAN
+from seepage.audit._run_spec import pick_device
+from seepage.audit._words import count_noun, write_duration
+from seepage.cli._console import print_line
+from seepage.cli._report_command import write
+from seepage.cli._run_audit import CASE_FAILED, DONE, perform
 from seepage.core.errors import Diverged, InvalidValue, UnreadableFile
 from seepage.data import Dataset
-from seepage.options import RunOptions
 from seepage.report import as_json
 from seepage.utility import OneCycle, Training, train
 from seepage_papers.board import (

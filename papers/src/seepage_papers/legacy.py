@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from seepage.core import Batch, Domain, Paired, Reconstruction
-from seepage.scoring.entrywise import differences
-from seepage.scoring.pairing import align_tensors
+from seepage.scoring._entrywise import differences
+from seepage.scoring._pairing import align_tensors
 
 
 def psnr_normalised_003(paired: Paired, domain: Domain) -> Tensor:

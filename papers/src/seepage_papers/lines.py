@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from seepage.audit.words import count_noun
+from seepage.audit._words import count_noun
 from seepage.report import Interval, mean_interval
 from seepage_papers.measures import STATISTICS, Measure, measure
 from seepage_papers.sources import Sample

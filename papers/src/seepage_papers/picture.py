@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from seepage.report.page.chart import Axis
-from seepage.report.page.chart_names import Name, Spot
+from seepage.report.page._chart import Axis
+from seepage.report.page._chart_names import Name, Spot
 
 Attributes = Mapping[str, str | float | None]
 

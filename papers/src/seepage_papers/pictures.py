@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seepage.audit import Outcome
-from seepage.core.grouping import group_by
-from seepage.report.contact_sheet import (
+from seepage.core._grouping import group_by
+from seepage.report._contact_sheet import (
     SHOWN,
     PictureStrip,
     SheetBlock,

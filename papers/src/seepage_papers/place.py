@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seepage.audit.spec_entries import Find, share_datasets
+from seepage.audit._spec_entries import Find, share_datasets
 from seepage.core import Task
 
 VARIABLE = "SEEPAGE_CACHE"

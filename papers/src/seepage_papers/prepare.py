@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from seepage.audit import spec_entries as entries
+from seepage.audit import _spec_entries as entries
 from seepage.core.errors import InvalidValue
 from seepage_papers.chosen import chosen
 from seepage_papers.place import Place

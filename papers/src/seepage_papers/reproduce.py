@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from seepage._options import RunOptions
 from seepage.audit import Spec, SpecSource, build_spec, load_audit
-from seepage.audit.run_spec import pick_device
-from seepage.cli.report_command import write
-from seepage.cli.run_audit import CASE_FAILED, DONE, perform, show_plan
+from seepage.audit._run_spec import pick_device
+from seepage.cli._report_command import write
+from seepage.cli._run_audit import CASE_FAILED, DONE, perform, show_plan
+from seepage.core._progress import listen
 from seepage.core.errors import UnreadableFile
-from seepage.core.progress import listen
-from seepage.options import RunOptions
 from seepage.report import as_json
 from seepage_papers.command import Reproduce
 from seepage_papers.cost import cost

@@ -10,9 +10,9 @@ from functools import lru_cache
 from statistics import fmean
 
 from seepage.audit import AuditResult, Case, Outcome, Part, Record, Spec
-from seepage.audit import spec_entries as entries
+from seepage.audit import _spec_entries as entries
 from seepage.core.errors import InvalidValue, UnknownName
-from seepage.exposure.rank_metric import RankMetric, rank_metric
+from seepage.exposure._rank_metric import RankMetric, rank_metric
 from seepage_papers.measures import Measure, measure
 from seepage_papers.place import Place, Trained
 from seepage_papers.table import Cell, Published

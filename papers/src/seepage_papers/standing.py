@@ -10,10 +10,10 @@ from enum import StrEnum
 from statistics import median
 from typing import Any
 
-from seepage.audit.record import Defense, Record
+from seepage.audit._record import Defense, Record
+from seepage.audit._words import count_noun
 from seepage.audit.results import Level, Result, Results
-from seepage.audit.results.intervals import Interval, share_interval
-from seepage.audit.words import count_noun
+from seepage.audit.results._intervals import Interval, share_interval
 from seepage_papers.board import Board, Line
 
 

@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from seepage.audit.words import count_noun, decibels
+from seepage.audit._words import count_noun, decibels
 from seepage_papers.board import Board
 from seepage_papers.standing import Standing, Tally
 

@@ -12,14 +12,14 @@ from typing import Any
 from safetensors.torch import save_file
 
 from seepage import __version__
-from seepage.audit import spec_entries as entries
+from seepage.audit import _spec_entries as entries
 from seepage.core import Batch, Protection, Rng, Task
-from seepage.core.checkpoint import checkpointing
-from seepage.core.construct import construct
-from seepage.core.digest import digest
+from seepage.core._checkpoint import checkpointing
+from seepage.core._construct import construct
+from seepage.core._digest import digest
 from seepage.defenses import chain
 from seepage.utility import CropAndFlip, Drops, OneCycle, Training, train
-from seepage.zoo.wide_head import random_weights
+from seepage.zoo._wide_head import random_weights
 from seepage_papers.place import Place, Trained
 
 

@@ -5,38 +5,38 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 
-from seepage.attacks.adaptive import adaptive
-from seepage.attacks.dager import dager
-from seepage.attacks.dlg import dlg, grad_inversion, idlg, learn_from_gradients
-from seepage.attacks.exact_batch.exact_batch import exact_batch
-from seepage.attacks.feature_recovery.cocktail_party import cocktail_party
-from seepage.attacks.feature_recovery.estimated_features import estimated_features
-from seepage.attacks.feature_recovery.exact_features import exact_features
-from seepage.attacks.feature_recovery.softmax_features import softmax_features
-from seepage.attacks.feature_recovery.tensor_features import tensor_features
-from seepage.attacks.image_prior import PriorNetwork, through
-from seepage.attacks.inverting_gradients import gradattack_strongest, inverting_gradients
-from seepage.attacks.labels.read_logits import ReadLogits
-from seepage.attacks.linear_systems.analytic_fc import analytic_fc
-from seepage.attacks.linear_systems.april import april
-from seepage.attacks.linear_systems.hybrid import hybrid
-from seepage.attacks.linear_systems.rgap import rgap
-from seepage.attacks.malicious_server.identity_convolutions import identity_convolutions
-from seepage.attacks.malicious_server.input_to_logits import input_to_logits
-from seepage.attacks.malicious_server.planted_classifier import class_fishing, label_flip
-from seepage.attacks.malicious_server.planting import first_layer_fc
-from seepage.attacks.malicious_server.reversible_blocks import reversible_blocks
-from seepage.attacks.malicious_server.robbing_the_fed import robbing_the_fed
-from seepage.attacks.rounds import exact_rounds, stack_rounds
-from seepage.attacks.systematic import systematic, teacher_forced
-from seepage.attacks.tableak import tableak
-from seepage.attacks.text.bag_of_words import bag_of_words
-from seepage.attacks.text.next_words import next_words
-from seepage.attacks.text.token_span import token_span
-from seepage.attacks.unmix import unmix
-from seepage.attacks.unmixed import Unmixed, unmix_rounds
+from seepage.attacks._adaptive import adaptive
+from seepage.attacks._dager import dager
+from seepage.attacks._dlg import dlg, grad_inversion, idlg, learn_from_gradients
+from seepage.attacks._image_prior import PriorNetwork, through
+from seepage.attacks._inverting_gradients import gradattack_strongest, inverting_gradients
+from seepage.attacks._rounds import exact_rounds, stack_rounds
+from seepage.attacks._systematic import systematic, teacher_forced
+from seepage.attacks._tableak import tableak
+from seepage.attacks._unmix import unmix
+from seepage.attacks._unmixed import Unmixed, unmix_rounds
+from seepage.attacks.exact_batch._exact_batch import exact_batch
+from seepage.attacks.feature_recovery._cocktail_party import cocktail_party
+from seepage.attacks.feature_recovery._estimated_features import estimated_features
+from seepage.attacks.feature_recovery._exact_features import exact_features
+from seepage.attacks.feature_recovery._softmax_features import softmax_features
+from seepage.attacks.feature_recovery._tensor_features import tensor_features
+from seepage.attacks.labels._read_logits import ReadLogits
+from seepage.attacks.linear_systems._analytic_fc import analytic_fc
+from seepage.attacks.linear_systems._april import april
+from seepage.attacks.linear_systems._hybrid import hybrid
+from seepage.attacks.linear_systems._rgap import rgap
+from seepage.attacks.malicious_server._identity_convolutions import identity_convolutions
+from seepage.attacks.malicious_server._input_to_logits import input_to_logits
+from seepage.attacks.malicious_server._planted_classifier import class_fishing, label_flip
+from seepage.attacks.malicious_server._planting import first_layer_fc
+from seepage.attacks.malicious_server._reversible_blocks import reversible_blocks
+from seepage.attacks.malicious_server._robbing_the_fed import robbing_the_fed
+from seepage.attacks.text._bag_of_words import bag_of_words
+from seepage.attacks.text._next_words import next_words
+from seepage.attacks.text._token_span import token_span
 from seepage.core import Attack
-from seepage.core.plugins import Catalogue
+from seepage.core._plugins import Catalogue
 
 ATTACKS: Catalogue[Callable[..., Attack]] = Catalogue(
     "attack",

@@ -3,9 +3,10 @@
 import warnings
 from typing import Any
 
-from seepage.audit.audit_result import AuditResult, load_audit
-from seepage.audit.case import BoundCase, Case
-from seepage.audit.choices import (
+from seepage._options import ProgressListener, RunOptions
+from seepage.audit._audit_result import AuditResult, load_audit
+from seepage.audit._case import BoundCase, Case
+from seepage.audit._choices import (
     Breach,
     Choice,
     Gate,
@@ -16,19 +17,18 @@ from seepage.audit.choices import (
     ranked,
     strongest,
 )
-from seepage.audit.evidence import save_evidence
-from seepage.audit.grid import Audit, estimate
-from seepage.audit.plan import Planned
-from seepage.audit.record import Ceiling, Outcome, Record
+from seepage.audit._evidence import save_evidence
+from seepage.audit._grid import Audit, estimate
+from seepage.audit._plan import Planned
+from seepage.audit._record import Ceiling, Outcome, Record
+from seepage.audit._run_case import AnyCase, Executor, run_case, serial, side_by_side
+from seepage.audit._run_spec import environment, find_breaches, run
+from seepage.audit._spec import Part, Spec, build_spec, load_spec
+from seepage.audit._spec_text import QUICKSTART, SpecSource
+from seepage.audit._store import AuditStore
+from seepage.audit._targets import Target, select_targets
+from seepage.audit._workers import Pool, RayCluster
 from seepage.audit.results import Level, Result, Results
-from seepage.audit.run_case import AnyCase, Executor, run_case, serial, side_by_side
-from seepage.audit.run_spec import environment, find_breaches, run
-from seepage.audit.spec import Part, Spec, build_spec, load_spec
-from seepage.audit.spec_text import QUICKSTART, SpecSource
-from seepage.audit.store import AuditStore
-from seepage.audit.targets import Target, select_targets
-from seepage.audit.workers import Pool, RayCluster
-from seepage.options import ProgressListener, RunOptions
 
 __all__ = [
     "QUICKSTART",

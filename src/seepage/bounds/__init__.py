@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from seepage.bounds import dp, risk
-from seepage.bounds.bound import Bound
-from seepage.bounds.candidates import CandidateError
-from seepage.bounds.cramer_rao import CramerRao, CramerRaoRelaxed, VanTrees
-from seepage.bounds.dp import RenyiError
-from seepage.bounds.dp_limits import IdentificationLimit, ReconstructionRobustness
-from seepage.bounds.identifiability import (
+from seepage.bounds._bound import Bound
+from seepage.bounds._candidates import CandidateError
+from seepage.bounds._cramer_rao import CramerRao, CramerRaoRelaxed, VanTrees
+from seepage.bounds._dp_limits import IdentificationLimit, ReconstructionRobustness
+from seepage.bounds._identifiability import (
     Determined,
     EquationCount,
     Identifiability,
     RankDeficiency,
 )
-from seepage.bounds.information import Channel, Information, channel, information
-from seepage.bounds.inverse_trace import InverseTrace, Inversion
-from seepage.bounds.mutual_information import MutualInformation
-from seepage.bounds.two_layer_orders import ErrorOrders, pruned_share, table_1, two_layer_orders
-from seepage.core.plugins import Catalogue
+from seepage.bounds._information import Channel, Information, channel, information
+from seepage.bounds._inverse_trace import InverseTrace, Inversion
+from seepage.bounds._mutual_information import MutualInformation
+from seepage.bounds._two_layer_orders import ErrorOrders, pruned_share, table_1, two_layer_orders
+from seepage.bounds.dp import RenyiError
+from seepage.core._plugins import Catalogue
 
 _ALL: tuple[type[Bound], ...] = (
     CandidateError,

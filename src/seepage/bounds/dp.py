@@ -15,12 +15,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from seepage.bounds.bound import UNBIASED, LowerBound, bound_below
-from seepage.clients.client import Client
-from seepage.clients.gradient import Gradient
+from seepage.bounds._bound import UNBIASED, LowerBound, bound_below
+from seepage.clients._client import Client
+from seepage.clients._gradient import Gradient
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core.errors import InvalidValue, NotApplicable, require_at_least, require_within
-from seepage.defenses.clip import noise_multiplier
+from seepage.defenses._clip import noise_multiplier
 
 # The spread over this many parts of the sample gives the error of the estimate.
 BLOCKS = 20

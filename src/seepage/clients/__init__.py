@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from seepage.clients.client import Client, SharedUpdate
-from seepage.clients.gradient import FedAvg, Gradient, batch_statistics
+from seepage.clients._client import Client, SharedUpdate
+from seepage.clients._gradient import FedAvg, Gradient, batch_statistics
 from seepage.core import LocalComputation
 
 LOCALS: Mapping[str, Callable[..., LocalComputation]] = MappingProxyType(

@@ -1,10 +1,10 @@
 """The types that all parts share, and the protocols that attacks, defenses and metrics follow."""
 
-from seepage.core.attack import AttackWrapper, BaseAttack, Prepared, SideBySideAttack
-from seepage.core.batch import Batch
-from seepage.core.domain import Domain
-from seepage.core.loss import cross_entropy
-from seepage.core.observation import (
+from seepage.core._attack import AttackWrapper, BaseAttack, Prepared, SideBySideAttack
+from seepage.core._batch import Batch
+from seepage.core._domain import Domain
+from seepage.core._loss import cross_entropy
+from seepage.core._observation import (
     Mixing,
     Observation,
     OwnSimulation,
@@ -12,7 +12,7 @@ from seepage.core.observation import (
     Simulate,
     Statistics,
 )
-from seepage.core.protocols import (
+from seepage.core._protocols import (
     ActiveAttack,
     Aggregation,
     Attack,
@@ -24,10 +24,11 @@ from seepage.core.protocols import (
     Protection,
     SideBySide,
 )
-from seepage.core.reconstruction import Certificate, Paired, Reconstruction, Trace
-from seepage.core.rng import Rng, rng
-from seepage.core.task import Task
-from seepage.core.update import Update
+from seepage.core._reconstruction import Certificate, Paired, Reconstruction, Trace
+from seepage.core._rng import Rng, rng
+from seepage.core._task import Task
+from seepage.core._update import Update
+from seepage.core._usable_update import require_continuous, require_usable
 
 __all__ = [
     "ActiveAttack",
@@ -60,5 +61,7 @@ __all__ = [
     "Trace",
     "Update",
     "cross_entropy",
+    "require_continuous",
+    "require_usable",
     "rng",
 ]

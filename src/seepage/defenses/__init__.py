@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from seepage.core import Protection
-from seepage.core.plugins import Catalogue
-from seepage.defenses.aggregation import SecureAggregation
-from seepage.defenses.chain import Chain, chain
-from seepage.defenses.clip import (
+from seepage.core._plugins import Catalogue
+from seepage.defenses._aggregation import SecureAggregation
+from seepage.defenses._chain import Chain, chain
+from seepage.defenses._clip import (
     AddGaussian,
     AddLaplace,
     Clip,
@@ -18,9 +18,9 @@ from seepage.defenses.clip import (
     epsilon,
     gaussian_epsilon,
 )
-from seepage.defenses.compress import Dropout, Prune, Quantize, Sign, TopK
-from seepage.defenses.mixing import InstaHide, MixUp, Oasis, mix
-from seepage.defenses.representation import Precode, Soteria
+from seepage.defenses._compress import Dropout, Prune, Quantize, Sign, TopK
+from seepage.defenses._mixing import InstaHide, MixUp, Oasis, mix
+from seepage.defenses._representation import Precode, Soteria
 
 _ALL: tuple[Callable[..., Protection], ...] = (
     *(AddGaussian, AddLaplace, Clip, ClipEach, Dropout, InstaHide, Mean, MixUp, Oasis, Precode),

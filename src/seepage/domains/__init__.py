@@ -1,7 +1,7 @@
 """What an input is: images, signals, tables, tokens; bounds, normalisation, projection."""
 
 from seepage.core import Domain
-from seepage.domains.box import (
+from seepage.domains._box import (
     CIFAR10,
     CIFAR100,
     IMAGENET,
@@ -12,8 +12,8 @@ from seepage.domains.box import (
     domain_of,
     domain_of_shape,
 )
-from seepage.domains.tabular import Categorical, Continuous, Tabular
-from seepage.domains.tokens import Tokens
+from seepage.domains._tabular import Categorical, Continuous, Tabular
+from seepage.domains._tokens import Tokens
 
 __all__ = [
     "CIFAR10",

@@ -1,9 +1,14 @@
 """Tests that need no reconstruction: membership, attributes, and a promised epsilon."""
 
-from seepage.inference.attributes import AttributeComparison, AttributeGuess, attributes
-from seepage.inference.detection import Detection
-from seepage.inference.epsilon_audit import EpsilonAudit, PrivateSteps, audit_epsilon, audit_one_run
-from seepage.inference.membership import Membership, membership, membership_by_round
+from seepage.inference._attributes import AttributeComparison, AttributeGuess, attributes
+from seepage.inference._detection import Detection
+from seepage.inference._epsilon_audit import (
+    EpsilonAudit,
+    PrivateSteps,
+    audit_epsilon,
+    audit_one_run,
+)
+from seepage.inference._membership import Membership, membership, membership_by_round
 
 __all__ = [
     "AttributeComparison",

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from seepage.core import Protection, Rng, Update
 from seepage.core.errors import InvalidValue, SeepageError
-from seepage.defenses.chain import Chain
+from seepage.defenses._chain import Chain
 from seepage.integrations.recorder import Recorder, select_moved
 
 if TYPE_CHECKING:

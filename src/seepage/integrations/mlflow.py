@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seepage.audit.audit_result import load_audit
-from seepage.audit.folder import PAGE
-from seepage.audit.record import Record
+from seepage.audit._audit_result import load_audit
+from seepage.audit._folder import PAGE
+from seepage.audit._record import Record
 from seepage.audit.results import Level, Results
 from seepage.core.errors import import_extra
-from seepage.report.verdict import verdict
+from seepage.report._verdict import verdict
 
 if TYPE_CHECKING:
-    from seepage.step.step_result import StepAudit
+    from seepage.step._step_result import StepAudit
 
 # A tag holds so many characters on every server.
 _LONGEST = 5000

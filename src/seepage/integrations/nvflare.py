@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from seepage.capture.capture import Setting
+from seepage.capture._capture import Setting
 from seepage.core.errors import MissingExtra, install_hint
 from seepage.integrations.recorder import Recorder
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seepage.core import Defense, Rng
 from seepage.core.errors import InvalidValue, NotApplicable, import_extra
-from seepage.defenses.clip import dp_sgd
+from seepage.defenses._clip import dp_sgd
 
 if TYPE_CHECKING:
     from opacus import GradSampleModule, PrivacyEngine

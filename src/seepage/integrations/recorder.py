@@ -10,8 +10,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from seepage.capture.capture import Capture, Setting, hashed
-from seepage.capture.capture_file import save
+from seepage.capture._capture import Capture, Setting, hashed
+from seepage.capture._capture_file import save
 from seepage.core.errors import InvalidValue, SeepageError
 
 _LOG = logging.getLogger("seepage.recorder")

@@ -4,21 +4,21 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
+from seepage.audit._words import decibels, defense_words
 from seepage.audit.results import Level, Result, Results
-from seepage.audit.results.amount import amounts, most
-from seepage.audit.results.intervals import (
+from seepage.audit.results._amount import amounts, most
+from seepage.audit.results._intervals import (
     Interval,
     mean_interval,
     median_interval,
     share_interval,
     share_not_ruled_out,
 )
-from seepage.audit.words import decibels, defense_words
-from seepage.report.change import Change, Direction, changes, comparison_verdict, shifts
-from seepage.report.contact_sheet import save_contact_sheet
-from seepage.report.contradiction import Contradiction, contradictions
-from seepage.report.finding import Verdict
-from seepage.report.flat_rows import (
+from seepage.report._change import Change, Direction, changes, comparison_verdict, shifts
+from seepage.report._contact_sheet import save_contact_sheet
+from seepage.report._contradiction import Contradiction, contradictions
+from seepage.report._finding import Verdict
+from seepage.report._flat_rows import (
     as_csv,
     as_json,
     as_parquet,
@@ -27,12 +27,10 @@ from seepage.report.flat_rows import (
     labelled_record,
     result_rows,
 )
-from seepage.report.headroom import Headroom, explain_silence, headrooms, read_headroom
-from seepage.report.leak_table import leak_table
-from seepage.report.page.audit_page import audit_page
-from seepage.report.page.comparison_page import comparison_page
-from seepage.report.summary import Row, summarise
-from seepage.report.tables import (
+from seepage.report._headroom import Headroom, explain_silence, headrooms, read_headroom
+from seepage.report._leak_table import leak_table
+from seepage.report._summary import Row, summarise
+from seepage.report._tables import (
     audit_markdown,
     bound_table,
     change_table,
@@ -40,8 +38,10 @@ from seepage.report.tables import (
     markdown_table,
     markdown_words,
 )
-from seepage.report.unscored import inapplicable, missing, unscored
-from seepage.report.verdict import audit_verdict, verdict
+from seepage.report._unscored import inapplicable, missing, unscored
+from seepage.report._verdict import audit_verdict, verdict
+from seepage.report.page._audit_page import audit_page
+from seepage.report.page._comparison_page import comparison_page
 
 __all__ = [
     "Change",

@@ -1,12 +1,12 @@
 """Scoring: pair guesses with the truth, and compute metrics with one number per person."""
 
-from seepage.scoring.accuracy import FeatureAccuracy, LabelAccuracy, TokenAccuracy, count_error
-from seepage.scoring.entrywise import L1, MSE, PSNR, RMSE, ExactMatch
-from seepage.scoring.gallery import Gallery, identify
-from seepage.scoring.identification import Identification, is_identified
-from seepage.scoring.pairing import pair
-from seepage.scoring.perceptual import LPIPS, SSIM
-from seepage.scoring.scores import (
+from seepage.scoring._accuracy import FeatureAccuracy, LabelAccuracy, TokenAccuracy, count_error
+from seepage.scoring._entrywise import L1, MSE, PSNR, RMSE, ExactMatch
+from seepage.scoring._gallery import Gallery, identify
+from seepage.scoring._identification import Identification, is_identified
+from seepage.scoring._pairing import pair
+from seepage.scoring._perceptual import LPIPS, SSIM
+from seepage.scoring._scores import (
     METRICS,
     Scores,
     applicable,

@@ -1,15 +1,15 @@
 """Gradient matching: terms, optimisers, schedules, and the engine that runs them."""
 
-from seepage.numerics.schedules import Constant, CosineDecay, StepDecay, WarmUp
-from seepage.search.engine import Engine
-from seepage.search.feature_matching import FeatureMatching
-from seepage.search.fidelity import L2, Cosine, GaussianLikelihood, LayerwiseCosine
-from seepage.search.generator import Generator, SoftmaxCategories
-from seepage.search.lbfgs import LBFGS
-from seepage.search.matching import GradientMatching, together
-from seepage.search.objective import Candidate, Term
-from seepage.search.optimisers import Adam, GradientDescent, Langevin, Optimiser
-from seepage.search.priors import (
+from seepage.numerics._schedules import Constant, CosineDecay, StepDecay, WarmUp
+from seepage.search._engine import Engine
+from seepage.search._feature_matching import FeatureMatching
+from seepage.search._fidelity import L2, Cosine, GaussianLikelihood, LayerwiseCosine
+from seepage.search._generator import Generator, SoftmaxCategories
+from seepage.search._lbfgs import LBFGS
+from seepage.search._matching import GradientMatching, together
+from seepage.search._objective import Candidate, Term
+from seepage.search._optimisers import Adam, GradientDescent, Langevin, Optimiser
+from seepage.search._priors import (
     BatchNormStatistics,
     Decaying,
     GroupConsistency,
@@ -17,7 +17,7 @@ from seepage.search.priors import (
     SquaredNorm,
     TotalVariation,
 )
-from seepage.search.search import NormalStart, Search, UniformStart, WarmStart
+from seepage.search._search import NormalStart, Search, UniformStart, WarmStart
 
 __all__ = [
     "L2",

@@ -8,7 +8,7 @@ Example:
 import warnings
 from collections.abc import Callable
 
-from seepage.testing.contract import (
+from seepage.testing._contract import (
     ContractError,
     check_active_attack,
     check_aggregation,

@@ -1,5 +1,5 @@
 """Threats: what the adversary knows, and the observation that they get of a client."""
 
-from seepage.threats.threat import Simulation, Threat
+from seepage.threats._threat import Simulation, Threat
 
 __all__ = ["Simulation", "Threat"]

@@ -1,6 +1,6 @@
 """The papers' architectures as factories that return a `Task`."""
 
-from seepage.zoo.convnets import (
+from seepage.zoo._convnets import (
     CNN_VARIANTS,
     cnn,
     convnet,
@@ -9,14 +9,14 @@ from seepage.zoo.convnets import (
     single_conv,
     wang_cnn,
 )
-from seepage.zoo.foreign import from_factory, hugging_face, pytorch_image_models
-from seepage.zoo.gpt import gpt
-from seepage.zoo.lora import LowRank, add_lora
-from seepage.zoo.mlp import ACTIVATIONS, fc, mlp, square_loss, two_layer
-from seepage.zoo.models import MODELS, build, catalogue
-from seepage.zoo.resnet import resnet18, resnet20, resnet32, resnet50, resnet56, resnet152
-from seepage.zoo.weights import load_weights
-from seepage.zoo.wide_head import WideHead, wide_head_resnet18
+from seepage.zoo._foreign import from_factory, hugging_face, pytorch_image_models
+from seepage.zoo._gpt import gpt
+from seepage.zoo._lora import LowRank, add_lora
+from seepage.zoo._mlp import ACTIVATIONS, fc, mlp, square_loss, two_layer
+from seepage.zoo._models import MODELS, build, catalogue
+from seepage.zoo._resnet import resnet18, resnet20, resnet32, resnet50, resnet56, resnet152
+from seepage.zoo._weights import load_weights
+from seepage.zoo._wide_head import WideHead, wide_head_resnet18
 
 __all__ = [
     "ACTIVATIONS",

@@ -7,13 +7,13 @@ import torch
 
 import seepage as sp
 from seepage.attacks import Unmixed, adaptive
-from seepage.attacks.adaptive import Adaptive, adapt_to_defense
+from seepage.attacks._adaptive import Adaptive, adapt_to_defense
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.defenses import Chain
-from seepage.defenses.chain import OnAggregate
+from seepage.defenses._chain import OnAggregate
 from seepage.search import Engine
 from seepage.search.fast import case_simulation
-from seepage.search.fast.row_simulation import SharedWeights
+from seepage.search.fast._row_simulation import SharedWeights
 
 # On how many photos, and by how many dB on their average, the adapted adversary is ahead of the
 # unaware one: less than half of what was measured. Single photos may go the other way.

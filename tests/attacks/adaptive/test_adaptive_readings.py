@@ -4,14 +4,14 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.attacks.adaptive import INVERTERS, STRONG, OverSignal, adapt_to_defense
-from seepage.attacks.agreement import residual
+from seepage.attacks._adaptive import INVERTERS, STRONG, OverSignal, adapt_to_defense
+from seepage.attacks._agreement import residual
 from seepage.attacks.labels import InferLabels, ReadLogits
 from seepage.core import Update
 from seepage.core.errors import InvalidValue
-from seepage.defenses.representation import VariationalBottleneck
+from seepage.defenses._representation import VariationalBottleneck
 from seepage.search import Candidate, Cosine, GaussianLikelihood, GradientMatching, TotalVariation
-from seepage.search.defense_inversion import Tolerance, UnitScale, searchable
+from seepage.search._defense_inversion import Tolerance, UnitScale, searchable
 
 SEARCH = sp.attacks.inverting_gradients(steps=1, restarts=1)
 

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 import seepage as sp
 from seepage.attacks.exact_batch import determined_probability, success_probability
-from seepage.attacks.exact_batch.complementarity import _best_above, _move, _objective
-from seepage.attacks.exact_batch.exact_batch import _find_kernels
-from seepage.attacks.exact_batch.separation import (
+from seepage.attacks.exact_batch._complementarity import _best_above, _move, _objective
+from seepage.attacks.exact_batch._exact_batch import _find_kernels
+from seepage.attacks.exact_batch._separation import (
     ReLULayer,
     is_determined,
     refine_separation,
     separate_examples,
 )
-from seepage.attacks.exact_batch.span_factors import (
+from seepage.attacks.exact_batch._span_factors import (
     Candidates,
     column_space,
     factorise_gradient,
@@ -228,7 +228,7 @@ def test_odds_fall_with_people_and_rise_with_samples():
 
 def test_draws_differ_between_keys_and_repeat_with_one():
     from seepage.attacks.exact_batch import Complementarity
-    from seepage.attacks.exact_batch.span_factors import empty_candidates
+    from seepage.attacks.exact_batch._span_factors import empty_candidates
 
     factors = Network(4).factors
     search = Complementarity(starts=8, steps=3)

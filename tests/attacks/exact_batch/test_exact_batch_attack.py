@@ -10,7 +10,7 @@ import seepage as sp
 from seepage.attacks.exact_batch import Complementarity, ExactBatch, KernelSampling
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Signal
-from seepage.probing.first_layer import Rectified, rectified_layer
+from seepage.probing._first_layer import Rectified, rectified_layer
 from seepage.scoring import pair
 
 SAMPLING = ExactBatch(searches=(KernelSampling(),))

@@ -15,15 +15,15 @@ from seepage.attacks.exact_batch import (
     SparseDirections,
     sparse_probability,
 )
-from seepage.attacks.exact_batch.exact_batch import select_searches
-from seepage.attacks.exact_batch.span_factors import (
+from seepage.attacks.exact_batch._exact_batch import select_searches
+from seepage.attacks.exact_batch._span_factors import (
     Candidates,
     Factors,
     empty_candidates,
     factorise_gradient,
     find_silent,
 )
-from seepage.attacks.exact_batch.sparse_directions import (
+from seepage.attacks.exact_batch._sparse_directions import (
     _add_multiple,
     _separate_pairs,
     descend_from_starts,

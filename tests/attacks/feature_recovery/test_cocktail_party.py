@@ -9,15 +9,15 @@ from scipy import ndimage
 
 import seepage as sp
 from seepage.attacks.feature_recovery import FeatureRecovery, cocktail_party
-from seepage.attacks.feature_recovery.cocktail_party import _compute_edges
+from seepage.attacks.feature_recovery._cocktail_party import _compute_edges
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
-from seepage.numerics.source_separation import (
+from seepage.numerics._source_separation import (
     Contrast,
     minimise_contrast,
     run_fast_ica,
     whitening_matrix,
 )
-from seepage.probing.first_layer import list_calls
+from seepage.probing._first_layer import list_calls
 from seepage.scoring import METRICS, pair
 
 

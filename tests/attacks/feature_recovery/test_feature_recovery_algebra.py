@@ -12,10 +12,10 @@ import torch
 from torch.nn import functional
 
 import seepage as sp
-from seepage.attacks.feature_recovery.exact_features import _solve_ridge
-from seepage.attacks.feature_recovery.feature_span import _complete_matrix, _singular
-from seepage.attacks.feature_recovery.head_equations import HeadEquations, refine_features
-from seepage.attacks.feature_recovery.tensor_features import (
+from seepage.attacks.feature_recovery._exact_features import _solve_ridge
+from seepage.attacks.feature_recovery._feature_span import _complete_matrix, _singular
+from seepage.attacks.feature_recovery._head_equations import HeadEquations, refine_features
+from seepage.attacks.feature_recovery._tensor_features import (
     _diagonalise_jointly,
     _distance_from_normal,
     _gaussian_derivative,
@@ -25,8 +25,8 @@ from seepage.attacks.feature_recovery.tensor_features import (
     _tensor_moment,
 )
 from seepage.core.errors import NotApplicable
-from seepage.numerics.row_span import principal_directions
-from seepage.probing.activations import HeadActivation, recognise_head_activation
+from seepage.numerics._row_span import principal_directions
+from seepage.probing._activations import HeadActivation, recognise_head_activation
 
 ACTIVATIONS = {
     "relu": torch.relu,

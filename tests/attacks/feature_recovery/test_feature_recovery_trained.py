@@ -9,11 +9,11 @@ from torch.nn import functional
 
 import seepage as sp
 from seepage.attacks.feature_recovery import NotToldApartWarning
-from seepage.attacks.feature_recovery.tensor_features import _gaussian_neurons
+from seepage.attacks.feature_recovery._tensor_features import _gaussian_neurons
 from seepage.core.errors import NotApplicable
-from seepage.probing.heads import two_layer_head
+from seepage.probing._heads import two_layer_head
 from seepage.search import FeatureMatching
-from seepage.search.feature_matching import features_at
+from seepage.search._feature_matching import features_at
 from seepage.utility import Training, train
 
 pytestmark = pytest.mark.slow

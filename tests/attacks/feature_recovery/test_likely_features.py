@@ -14,10 +14,10 @@ from torch.nn.functional import one_hot
 import seepage as sp
 from seepage.attacks import teacher_forced
 from seepage.attacks.feature_recovery import estimated_features, softmax_features
-from seepage.attacks.feature_recovery.features import find_missing
+from seepage.attacks.feature_recovery._features import find_missing
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
-from seepage.probing.heads import classifier_head
-from seepage.search.feature_matching import features_at
+from seepage.probing._heads import classifier_head
+from seepage.search._feature_matching import features_at
 
 DEFENSES = (sp.Prune(0.5), sp.Dropout(0.5), sp.AddGaussian(1e-3))
 

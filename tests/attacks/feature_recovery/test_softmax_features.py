@@ -13,10 +13,10 @@ from seepage.attacks.feature_recovery import (
     exact_features,
     softmax_features,
 )
-from seepage.attacks.feature_recovery.softmax_features import _SoftmaxEquations
+from seepage.attacks.feature_recovery._softmax_features import _SoftmaxEquations
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
-from seepage.numerics.least_squares import least_squares
-from seepage.search.feature_matching import features_at
+from seepage.numerics._least_squares import least_squares
+from seepage.search._feature_matching import features_at
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.core.checkpoint import Checkpoints, CheckpointWarning, checkpointing, until_done
+from seepage.core._checkpoint import Checkpoints, CheckpointWarning, checkpointing, until_done
+from seepage.core._progress import listen
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
-from seepage.core.progress import listen
 from seepage.domains import Image, Signal
 from seepage.search import (
     Adam,
@@ -26,11 +26,11 @@ from seepage.search import (
     StepDecay,
     TotalVariation,
 )
-from seepage.search.engine import Chunk, Job, chunks, fingerprint
+from seepage.search._engine import Chunk, Job, chunks, fingerprint
+from seepage.search._objective import Layout, Objective
+from seepage.search._runner import Runner
 from seepage.search.fast import row_simulation
-from seepage.search.fast.row_simulation import SharedWeights, shared_simulation
-from seepage.search.objective import Layout, Objective
-from seepage.search.runner import Runner
+from seepage.search.fast._row_simulation import SharedWeights, shared_simulation
 
 NETWORKS = {
     "convolutions": lambda: sp.zoo.cnn(variant="cnn3-v2"),

@@ -8,7 +8,7 @@ from torch.func import vmap
 import seepage as sp
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.search import Candidate, FeatureMatching
-from seepage.search.feature_matching import _greedy_matching, features_at
+from seepage.search._feature_matching import _greedy_matching, features_at
 
 TASK = sp.zoo.mlp(hidden=(16, 12), activation="tanh", domain=sp.domains.Image((1, 4, 4)))
 LAYER = "hidden2"

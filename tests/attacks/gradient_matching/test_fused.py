@@ -11,10 +11,11 @@ from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import seepage as sp
-from seepage.search import Adam, Engine, runner
-from seepage.search.fast import captured_step as fusing
-from seepage.search.fast.captured_step import _fit_to_compiler, trace_step
-from seepage.search.runner import Runner, _is_worth_compiling
+from seepage.search import Adam, Engine
+from seepage.search import _runner as runner
+from seepage.search._runner import Runner, _is_worth_compiling
+from seepage.search.fast import _captured_step as fusing
+from seepage.search.fast._captured_step import _fit_to_compiler, trace_step
 
 ATEN = torch.ops.aten
 

@@ -6,7 +6,7 @@ from scipy import ndimage
 
 import seepage as sp
 from seepage.core.errors import InvalidValue
-from seepage.search.engine import _median_filter
+from seepage.search._engine import _median_filter
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])

@@ -8,8 +8,8 @@ from scipy import stats
 
 import seepage as sp
 from seepage.core.errors import InvalidValue
-from seepage.search.lbfgs import LBFGS
-from seepage.search.optimisers import (
+from seepage.search._lbfgs import LBFGS
+from seepage.search._optimisers import (
     Adam,
     GradientDescent,
     Langevin,

@@ -12,8 +12,8 @@ import seepage as sp
 from seepage.core import Statistics
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.domains import Image, Signal
-from seepage.search.objective import Candidate
-from seepage.search.priors import (
+from seepage.search._objective import Candidate
+from seepage.search._priors import (
     BatchNormStatistics,
     Decaying,
     GroupConsistency,

@@ -10,9 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import seepage as sp
 from seepage.domains import Image
-from seepage.search import Engine, runner
-from seepage.search.fast.captured_step import trace_step
-from seepage.search.fast.recorded_step import _Unrecordable, record
+from seepage.search import Engine
+from seepage.search import _runner as runner
+from seepage.search.fast._captured_step import trace_step
+from seepage.search.fast._recorded_step import _Unrecordable, record
 
 
 class Recurrent(nn.Module):

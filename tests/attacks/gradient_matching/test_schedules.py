@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from seepage.core.errors import InvalidValue
-from seepage.numerics.schedules import Constant, CosineDecay, StepDecay, WarmUp
+from seepage.numerics._schedules import Constant, CosineDecay, StepDecay, WarmUp
 
 
 def test_a_constant_schedule_is_one():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from seepage.search.fast.row_layers import _batchnorm_train
+from seepage.search.fast._row_layers import _batchnorm_train
 
 EPS = 1e-2
 

@@ -7,8 +7,8 @@ from scipy import stats
 import seepage as sp
 from seepage.core.errors import InvalidValue
 from seepage.domains import CIFAR10, Signal
-from seepage.search.objective import Layout
-from seepage.search.search import NormalStart, UniformStart, WarmStart
+from seepage.search._objective import Layout
+from seepage.search._search import NormalStart, UniformStart, WarmStart
 
 DOUBLE = torch.zeros((), dtype=torch.float64)
 IMAGES = Layout(2, CIFAR10)

@@ -10,9 +10,9 @@ from torch.func import grad, vmap
 import seepage as sp
 from seepage.core.errors import InvalidValue
 from seepage.domains import Image
-from seepage.search.fidelity import L2, Cosine, LayerwiseCosine, Whitened, _find_factors
-from seepage.search.objective import Candidate, _loop
-from seepage.search.priors import Decaying
+from seepage.search._fidelity import L2, Cosine, LayerwiseCosine, Whitened, _find_factors
+from seepage.search._objective import Candidate, _loop
+from seepage.search._priors import Decaying
 
 SHAPES = {
     "conv1.weight": (4, 2, 3),

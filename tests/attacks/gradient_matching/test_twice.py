@@ -6,7 +6,7 @@ from torch import nn
 
 import seepage as sp
 from seepage.domains import Image, Signal
-from seepage.search.fast.double_backward import Convolution, _KnownStatistics, use_double_backward
+from seepage.search.fast._double_backward import Convolution, _KnownStatistics, use_double_backward
 from seepage.threats import Simulation
 
 

@@ -10,7 +10,7 @@ from seepage.attacks import PriorNetwork, through
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import MNIST, Image, Signal
 from seepage.scoring import METRICS, pair
-from seepage.search.objective import Layout
+from seepage.search._objective import Layout
 
 TINY = PriorNetwork(width=4)
 LIKE = torch.zeros(())

@@ -9,10 +9,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import seepage as sp
-from seepage.attacks.labels.count_labels import _round_counts, count_classes
-from seepage.attacks.labels.infer_labels import InferLabels
-from seepage.attacks.labels.label_evidence import measure_gain, read_evidence
-from seepage.attacks.labels.peel_examples import (
+from seepage.attacks.labels._count_labels import _round_counts, count_classes
+from seepage.attacks.labels._infer_labels import InferLabels
+from seepage.attacks.labels._label_evidence import measure_gain, read_evidence
+from seepage.attacks.labels._peel_examples import (
     _cost_of_adding,
     count_visible,
     peel_examples,

@@ -10,7 +10,7 @@ import seepage as sp
 from seepage.attacks.labels import IDLG, CountAware, SignRule, YinMinimum, count_classes
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.domains import Signal
-from seepage.probing.heads import classifier_head
+from seepage.probing._heads import classifier_head
 from seepage.scoring import count_error
 from seepage.zoo import load_weights
 

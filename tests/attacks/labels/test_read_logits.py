@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.agreement import residual
+from seepage.attacks._agreement import residual
 from seepage.attacks.labels import ReadLogits
-from seepage.attacks.labels.read_logits import _read_logits
+from seepage.attacks.labels._read_logits import _read_logits
 from seepage.core.errors import NotApplicable
 
 SEARCH = sp.attacks.inverting_gradients(steps=120, restarts=1, tv=1e-4)

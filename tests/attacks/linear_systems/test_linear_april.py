@@ -4,11 +4,11 @@ import pytest
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.linear_systems import patch_span
-from seepage.attacks.linear_systems.april import _find_patches
+from seepage.attacks.linear_systems import _patch_span as patch_span
+from seepage.attacks.linear_systems._april import _find_patches
 from seepage.core.errors import NotApplicable
-from seepage.exposure.inspection import inspection
-from seepage.numerics.least_squares import least_squares
+from seepage.exposure._inspection import inspection
+from seepage.numerics._least_squares import least_squares
 
 PHOTOS = sp.data.load("photos", pixels=16)
 LARGE = {"patch_size": 8, "num_hidden_layers": 3}
@@ -16,7 +16,7 @@ LARGE = {"patch_size": 8, "num_hidden_layers": 3}
 
 def vit(**config):
     pytest.importorskip("transformers", reason="needs transformers")
-    from seepage.zoo.foreign import hugging_face
+    from seepage.zoo._foreign import hugging_face
 
     sizes = {"hidden_size": 48, "num_attention_heads": 4, "intermediate_size": 64}
     changed = {**sizes, "num_hidden_layers": 2, "patch_size": 4, **config}
@@ -173,7 +173,7 @@ def cifar():
 
 def cifar_vit(images, **config):
     pytest.importorskip("transformers", reason="needs transformers")
-    from seepage.zoo.foreign import hugging_face
+    from seepage.zoo._foreign import hugging_face
 
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
     config = {**sizes, "num_hidden_layers": 3, **config}

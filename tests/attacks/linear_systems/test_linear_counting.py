@@ -9,7 +9,7 @@ from torch import nn
 import seepage as sp
 from seepage.core.errors import InvalidValue
 from seepage.domains import MNIST, Signal
-from seepage.exposure.inspection import (
+from seepage.exposure._inspection import (
     _features_determined,
     _filters_needed,
     _hidden_units_needed,

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.linear_systems.hybrid import Hybrid, _observe_tail
-from seepage.attacks.linear_systems.rgap import walk_back
+from seepage.attacks.linear_systems._hybrid import Hybrid, _observe_tail
+from seepage.attacks.linear_systems._rgap import walk_back
 from seepage.core import SideBySide
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable, UnknownName
 from seepage.domains import Image
-from seepage.probing.layer_stack import read_stack
+from seepage.probing._layer_stack import read_stack
 from seepage.search import Engine, LayerwiseCosine
 
 QUICK = {"steps": (30, 10, 10), "step_size": 2e-2}

@@ -9,14 +9,14 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from seepage.attacks.linear_systems.linear_system import (
+from seepage.attacks.linear_systems._linear_system import (
     LinearSystem,
     count_covered_inputs,
     invert_slopes,
 )
-from seepage.numerics.least_squares import invert_banded, minimum_norm, nearest_solution
-from seepage.probing.activations import Identity
-from seepage.probing.layer_stack import Layer
+from seepage.numerics._least_squares import invert_banded, minimum_norm, nearest_solution
+from seepage.probing._activations import Identity
+from seepage.probing._layer_stack import Layer
 
 
 def layer_of(axes, *, channels, filters, size, kernel, stride, padding, seed=0):

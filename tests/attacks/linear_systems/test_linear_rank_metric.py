@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.jacobian import update_jacobian
-from seepage.attacks.linear_systems.linear_system import LinearSystem
+from seepage.attacks._jacobian import update_jacobian
+from seepage.attacks.linear_systems._linear_system import LinearSystem
 from seepage.core.errors import NotApplicable
 from seepage.domains import Image, Signal
-from seepage.exposure.rank_metric import (
+from seepage.exposure._rank_metric import (
     _counted_rank,
     _counts_exactly,
     _usual_rank,
     numerical_rank,
     rank_metric,
 )
-from seepage.probing.activations import Identity
-from seepage.probing.layer_stack import Layer
+from seepage.probing._activations import Identity
+from seepage.probing._layer_stack import Layer
 
 # Deficiency of each layer, and c(M) as printed.
 TABLE_1 = {

@@ -8,12 +8,12 @@ from torch import nn
 from torch.nn.functional import softplus
 
 import seepage as sp
-from seepage.attacks.linear_systems import rgap
-from seepage.attacks.linear_systems.rgap import _solve_head_deltas
+from seepage.attacks.linear_systems import _rgap as rgap
+from seepage.attacks.linear_systems._rgap import _solve_head_deltas
 from seepage.core import SideBySide
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
 from seepage.domains import Image, Signal
-from seepage.probing.layer_stack import read_stack
+from seepage.probing._layer_stack import read_stack
 
 
 def observe(task, batch, *, local=None, defense=None, labels=True):

@@ -8,9 +8,9 @@ from torch.nn import functional
 import seepage as sp
 from seepage.core.errors import NotApplicable
 from seepage.domains import Image, Signal
-from seepage.probing.activations import Identity, LeakyReLU, ReLU, Sigmoid, Tanh
-from seepage.probing.layer_stack import read_stack
-from seepage.zoo.convnets import CNN_VARIANTS
+from seepage.probing._activations import Identity, LeakyReLU, ReLU, Sigmoid, Tanh
+from seepage.probing._layer_stack import read_stack
+from seepage.zoo._convnets import CNN_VARIANTS
 
 SMALL = Image((3, 8, 8), mean=(0.5, 0.5, 0.5))
 

@@ -9,13 +9,13 @@ from torch.nn.functional import one_hot
 
 import seepage as sp
 from seepage.attacks import teacher_forced
-from seepage.attacks.cut_network import cut_network, observe_inputs, observe_mixtures
+from seepage.attacks._cut_network import cut_network, observe_inputs, observe_mixtures
 from seepage.attacks.feature_recovery import Features
 from seepage.core import Mixing
 from seepage.scoring import METRICS, pair
+from seepage.search._feature_matching import features_at
 from seepage.search.fast import case_simulation, use_known_statistics
-from seepage.search.fast.row_simulation import SharedWeights, shared_simulation
-from seepage.search.feature_matching import features_at
+from seepage.search.fast._row_simulation import SharedWeights, shared_simulation
 
 PEOPLE = 4
 

@@ -8,14 +8,14 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks import PriorNetwork, cocktail_party, systematic
-from seepage.attacks.cut_network import order_by_labels
+from seepage.attacks._cut_network import order_by_labels
 from seepage.attacks.feature_recovery import Features
 from seepage.core import OwnSimulation, SideBySide
 from seepage.core.errors import InvalidValue, MissingKnowledge
 from seepage.domains import Continuous, Signal, Tabular
 from seepage.scoring import METRICS, pair
 from seepage.search import Engine
-from seepage.search.feature_matching import features_at
+from seepage.search._feature_matching import features_at
 
 
 class WideHead(nn.Module):

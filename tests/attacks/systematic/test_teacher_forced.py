@@ -8,13 +8,13 @@ from torch import nn
 
 import seepage as sp
 from seepage.attacks import exact_features, systematic, teacher_forced
-from seepage.attacks.cut_network import cut_network, order_by_labels
+from seepage.attacks._cut_network import cut_network, order_by_labels
 from seepage.attacks.feature_recovery import Features
 from seepage.core.errors import InvalidValue
 from seepage.scoring import METRICS, pair
 from seepage.search import Engine
+from seepage.search._feature_matching import features_at
 from seepage.search.fast import case_simulation, use_known_statistics
-from seepage.search.feature_matching import features_at
 
 
 class WideHead(nn.Module):

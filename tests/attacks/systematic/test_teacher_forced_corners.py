@@ -11,8 +11,8 @@ import seepage as sp
 from seepage.attacks import ReadLogits, adaptive, exact_features, softmax_features, teacher_forced
 from seepage.attacks.feature_recovery import Fallback
 from seepage.search import Engine
+from seepage.search._feature_matching import features_at
 from seepage.search.fast import case_simulation, use_known_statistics
-from seepage.search.feature_matching import features_at
 
 
 class Body(nn.Module):

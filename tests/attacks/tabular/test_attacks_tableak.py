@@ -9,11 +9,11 @@ import scipy.stats
 import torch
 
 import seepage as sp
-from seepage.attacks.tableak import _measure_confidence, _pool_members, align_members
+from seepage.attacks._tableak import _measure_confidence, _pool_members, align_members
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.domains import Categorical, Continuous, Tabular
 from seepage.scoring import FeatureAccuracy, baseline_scores, pair
-from seepage.search.generator import _softmax_categories
+from seepage.search._generator import _softmax_categories
 
 VOTERS = sp.data.load("voters")
 QUICK = sp.attacks.tableak(steps=200, members=4)

@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.text.bag_of_words import UNKNOWN, _adds_to_zero
-from seepage.attacks.text.token_table import find_token_table
+from seepage.attacks.text._bag_of_words import UNKNOWN, _adds_to_zero
+from seepage.attacks.text._token_table import find_token_table
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
-from seepage.numerics.standout_rows import noise_probabilities
+from seepage.numerics._standout_rows import noise_probabilities
 
 HAMLET = sp.data.load("hamlet")
 

@@ -6,14 +6,14 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.applicability import attacks_on
-from seepage.attacks.text.readers import find_readers, run_reader
-from seepage.attacks.text.span_check import SpanCheck
+from seepage.attacks._applicability import attacks_on
+from seepage.attacks.text._readers import find_readers, run_reader
+from seepage.attacks.text._span_check import SpanCheck
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
-from seepage.exposure.inspection import _token_budget
-from seepage.numerics.row_span import row_span, share_outside
-from seepage.zoo.gpt import TransformerBlock
+from seepage.exposure._inspection import _token_budget
+from seepage.numerics._row_span import row_span, share_outside
+from seepage.zoo._gpt import TransformerBlock
 
 HAMLET = sp.data.load("hamlet")
 

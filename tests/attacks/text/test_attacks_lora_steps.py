@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import seepage as sp
-from seepage.zoo.lora import adapt
+from seepage.zoo._lora import adapt
 
 transformers = pytest.importorskip("transformers", reason="needs transformers")
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.applicability import check_applicability
+from seepage.attacks._applicability import check_applicability
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
-from seepage.zoo.foreign import LossOfInputs, WithInputs
+from seepage.zoo._foreign import LossOfInputs, WithInputs
 
 WIDTH, HEADS, VOCABULARY, LENGTH, PROMPT = 64, 4, 500, 6, 8
 DOMAIN = Tokens(LENGTH, VOCABULARY)

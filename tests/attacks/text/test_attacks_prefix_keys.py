@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.text.prefix_keys import find_prefix_keys
-from seepage.attacks.text.readers import run_reader
+from seepage.attacks.text._prefix_keys import find_prefix_keys
+from seepage.attacks.text._readers import run_reader
 from seepage.domains import Tokens
-from seepage.exposure.inspection import _token_budget
-from seepage.numerics.row_span import row_span, share_outside
+from seepage.exposure._inspection import _token_budget
+from seepage.numerics._row_span import row_span, share_outside
 
 HAMLET = sp.data.load("hamlet")
 WIDTH, HEADS = 128, 2

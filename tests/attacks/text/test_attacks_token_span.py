@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 import seepage as sp
-from seepage.attacks.text.token_span import list_token_readers
+from seepage.attacks.text._token_span import list_token_readers
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.domains import Tokens
-from seepage.exposure.inspection import _token_budget, inspection
-from seepage.numerics.row_span import row_span, share_outside, split_span
-from seepage.zoo.lora import LowRank, adapt, add_lora
+from seepage.exposure._inspection import _token_budget, inspection
+from seepage.numerics._row_span import row_span, share_outside, split_span
+from seepage.zoo._lora import LowRank, adapt, add_lora
 
 HAMLET = sp.data.load("hamlet")
 

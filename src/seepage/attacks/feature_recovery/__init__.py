@@ -1,19 +1,19 @@
 """Recover the inputs of a layer inside the network, from the update alone."""
 
-from seepage.attacks.feature_recovery.cocktail_party import CocktailParty, cocktail_party
-from seepage.attacks.feature_recovery.estimated_features import (
+from seepage.attacks.feature_recovery._cocktail_party import CocktailParty, cocktail_party
+from seepage.attacks.feature_recovery._estimated_features import (
     EstimatedFeatures,
     estimated_features,
 )
-from seepage.attacks.feature_recovery.exact_features import ExactFeatures, exact_features
-from seepage.attacks.feature_recovery.features import (
+from seepage.attacks.feature_recovery._exact_features import ExactFeatures, exact_features
+from seepage.attacks.feature_recovery._features import (
     Fallback,
     FeatureRecovery,
     Features,
     NotToldApartWarning,
 )
-from seepage.attacks.feature_recovery.softmax_features import SoftmaxFeatures, softmax_features
-from seepage.attacks.feature_recovery.tensor_features import (
+from seepage.attacks.feature_recovery._softmax_features import SoftmaxFeatures, softmax_features
+from seepage.attacks.feature_recovery._tensor_features import (
     NotGaussianWarning,
     TensorFeatures,
     tensor_features,

@@ -1,7 +1,7 @@
 """Label recovery: the labels of a batch with their counts, from its update alone."""
 
-from seepage.attacks.labels.count_labels import count_classes, estimate_batch_size
-from seepage.attacks.labels.infer_labels import (
+from seepage.attacks.labels._count_labels import count_classes, estimate_batch_size
+from seepage.attacks.labels._infer_labels import (
     IDLG,
     CountAware,
     InferLabels,
@@ -9,7 +9,7 @@ from seepage.attacks.labels.infer_labels import (
     SignRule,
     YinMinimum,
 )
-from seepage.attacks.labels.read_logits import ReadLogits
+from seepage.attacks.labels._read_logits import ReadLogits
 
 __all__ = [
     "IDLG",

@@ -1,6 +1,6 @@
 """What an audit found, as a table: one row per case and person, judged once over all of them."""
 
-from seepage.audit.results.result import Level, Result
-from seepage.audit.results.table import Results
+from seepage.audit.results._result import Level, Result
+from seepage.audit.results._table import Results
 
 __all__ = ["Level", "Result", "Results"]

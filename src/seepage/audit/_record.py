@@ -1,0 +1,456 @@
+"""The record of a case, which is an attack or a bound: plain data, one number per person."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, TypedDict
+
+import torch
+from torch import Tensor
+
+from seepage.attacks._agreement import EXPLAINED
+from seepage.core._construct import Component
+from seepage.core._protocols import Side
+from seepage.core._reconstruction import Proof, Race
+from seepage.core._schema import (
+    Count,
+    Matches,
+    Place,
+    Seconds,
+    Share,
+    Within,
+    from_plain,
+    parse_json,
+    to_plain,
+)
+from seepage.core._task import Mode
+from seepage.core._whole_file import pack, unpack
+from seepage.core.errors import UnreadableFile
+from seepage.defenses._recorded import only_scales
+from seepage.scoring._identification import Identification, compute_luck
+
+Defense = tuple[Component, ...]
+# The name of a case or of private inputs, which is part of the name of a file, and never a path.
+Name = Annotated[str, Matches("[A-Za-z0-9_-]{0,100}")]
+# The prefix of the name of an attack that is run without its adaptation to the defense.
+UNAWARE = "unaware "
+# People on whom an attack without the defense is tried: one alone may be unusually hard or easy.
+CANARIES = 3
+# What a closed form that fails leaves of the update, at least.
+_FAILED = 0.1
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """A bound on the error of attacks on one batch.
+
+    Args:
+        values: One per person; empty if the case failed.
+        side: Whether the error is at least or at most this value.
+        metric: The metric that is bounded.
+        assumptions: Conditions under which the bound holds.
+        remark: Why the bound says nothing; empty if it says something.
+        peak: Width of the range of an entry, to which a PSNR is relative.
+        entries: Number of entries of one input.
+        mode: The mode in which the client ran the network, "train" or "eval".
+    """
+
+    values: tuple[float, ...]
+    side: Side
+    metric: str
+    assumptions: tuple[str, ...] = ()
+    remark: str = ""
+    peak: Annotated[float, Within(5e-324, sys.float_info.max)] = 1.0
+    entries: Place = 1
+    mode: Mode = "eval"
+
+
+class EffortSpent(TypedDict, total=False):
+    """How hard an attack tried, and what of that limits what its result says.
+
+    Flags are 1 where they hold and missing elsewhere: time ran out (`cut`), guesses were compared
+    by their simulated update (`simulates`), a user's own defense may only mislead the attack
+    (`misled`) or does not do what it tells (`unsimulated`), or the simulated step is not the real
+    one (`foreign`). `sure` counts inputs that equations determine.
+    """
+
+    steps: Count
+    restarts: Count
+    seconds: Seconds
+    device: str
+    cut: Count
+    simulates: Count
+    misled: Count
+    unsimulated: Count
+    foreign: Count
+    sure: Count
+    guaranteed_noise: float
+
+
+@dataclass(frozen=True)
+class Control:
+    """How an attack did on people whom the audit chose itself.
+
+    Args:
+        bare: Canaries identified without the defense, canaries, and the chance of one by luck.
+        defended: The same with the defense; None if there is no defense.
+        negative: People found in guesses that have no part of them, how many were looked for, and
+            how many luck would find.
+        labels: For each canary behind the same defense, the chance to guess its label, and whether
+            the attack had it right.
+        columns: For each batch of canaries behind the same defense, as in `Record`.
+        relevant: Whether what found canaries without the defense can read the update behind it.
+        searched: Whether `bare` is of the search alone, since closed forms cannot read the update.
+    """
+
+    bare: tuple[int, int, float] | None = None
+    defended: tuple[int, int, float] | None = None
+    negative: tuple[int, int, float] = (0, 0, 0.0)
+    labels: tuple[tuple[float, bool], ...] = ()
+    columns: tuple[tuple[float, ...], ...] = ()
+    relevant: bool = True
+    searched: bool = False
+
+    @property
+    def able(self) -> bool:
+        """Whether the attack is known to find people: most canaries, of whom there are enough."""
+        return self.works and self.bare is not None and self.bare[1] >= CANARIES
+
+    @property
+    def works(self) -> bool:
+        """Whether the attack finds most canaries without the defense, and not by luck."""
+        if self.bare is None or not self.relevant:
+            return False
+        hits, trials, chance = self.bare
+        return 2 * hits > trials and compute_luck(hits, trials, chance) <= 0.1
+
+    @property
+    def misleading(self) -> bool:
+        """Whether the attack finds people who are not there more often than luck explains."""
+        hits, trials, expected = self.negative
+        return hits > 0 and compute_luck(hits, trials, expected / trials) <= 0.01
+
+
+@dataclass(frozen=True)
+class Record:
+    """The result of a case.
+
+    Args:
+        data: Name of the data set.
+        people: Numbers of the people in the batch.
+        model: Name of the broadcast network.
+        local: What the client computed.
+        defense: What it did before sharing, one component per link of the chain; empty for no
+            defense.
+        threat: What the adversary knew; None for a bound.
+        attack: The attack; for a bound, the bound.
+        seed: Of all randomness.
+        scores: Metric to one value per person; None where a value is not defined.
+        baselines: The same for each guess that needs no update.
+        certificate: Residual and uniqueness, if the attack gave them.
+        effort: Steps, restarts, seconds and device.
+        error: Why there is no result; None if there is one.
+        case: The id of the case, a hash of everything that decides its result.
+        truth: The name under which the private inputs are stored.
+        vetted: How detectable the network is that the attack planted; empty if it planted none.
+        bound: The values of a bound; None for an attack.
+        identification: Place of each person among strangers; empty without a truth.
+        columns: For rows of a table, the share of columns that are right: of these people first,
+            then of strangers in their place. Empty if there are too few strangers of a label.
+        label_chance: How often a guess of the most frequent label is right.
+        control_kind: "canary", "noise" or "search" for a control; empty for an attack on people.
+        negatives: For a control, the places of other people, whom its guess has no part of.
+        race: How the attack was chosen, if it was chosen by rehearsing.
+        applicable: False if the attack cannot take this case: `error` then says why, and nothing
+            failed.
+        sampling: How the people were chosen: "at random", "in order" or "by number"; empty if that
+            is not known.
+        readable: Whether closed forms can read the update behind the defense.
+        repeatable: How many of the last links of the defense whoever sees the update can apply too.
+        known_as: For a captured update, the data and number under which each person counts: those
+            of the first update of the same client with the same input. Empty where `data` and
+            `people` tell people apart.
+        kind: What the inputs are called, such as "images"; empty if that is not known.
+        control: How the controls of this attack went; None if none was run. Not stored, but put
+            together from the records of the controls.
+    """
+
+    data: str
+    people: tuple[Count, ...]
+    model: str
+    local: Component
+    defense: Defense
+    threat: Component | None
+    attack: Component
+    seed: int
+    scores: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    baselines: Mapping[str, Mapping[str, tuple[float | None, ...]]] = field(default_factory=dict)
+    certificate: Proof | None = None
+    effort: EffortSpent = field(default_factory=EffortSpent)
+    error: str | None = None
+    case: Name = ""
+    truth: Name = ""
+    vetted: str = ""
+    bound: Ceiling | None = None
+    identification: tuple[Identification, ...] = ()
+    columns: tuple[Share, ...] = ()
+    label_chance: Share | None = None
+    control_kind: Literal["", "canary", "noise", "search"] = ""
+    negatives: tuple[Identification, ...] = ()
+    race: Race | None = None
+    applicable: bool = True
+    sampling: str = ""
+    readable: bool = False
+    repeatable: Count = 0
+    known_as: tuple[tuple[str, Count], ...] = ()
+    kind: Annotated[str, Matches("[a-z]{0,20}")] = ""
+    control: Control | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the case was tried and gave no result."""
+        return self.error is not None and self.applicable
+
+    @property
+    def status(self) -> str:
+        """In a word or two: scored, no truth, not applicable or failed."""
+        if self.error is None:
+            return "scored" if self.scores or self.bound else "no truth"
+        return "failed" if self.applicable else "not applicable"
+
+    @property
+    def persons(self) -> tuple[tuple[str, int], ...]:
+        """Data and number by which each person is counted, whatever updates they are in."""
+        return self.known_as or tuple((self.data, number) for number in self.people)
+
+    @property
+    def batch_size(self) -> int:
+        """Number of people in the batch."""
+        return len(self.people)
+
+    @property
+    def weaker(self) -> tuple[Defense, ...]:
+        """The defenses behind which a person leaks at least as much: this one without last links.
+
+        Whoever sees an update that was shared without a link can apply it, if it is repeatable.
+        """
+        count = len(self.defense)
+        return tuple(self.defense[: count - n] for n in range(1, min(self.repeatable, count) + 1))
+
+    @property
+    def residual(self) -> float:
+        """How much of the update the guess leaves unexplained; infinite if that is not known."""
+        value = self.certificate["residual"] if self.certificate else None
+        return math.inf if value is None else float(value)
+
+    def is_exact(self, index: int) -> bool:
+        """Whether a guess is a person's input: to 8 bits, in every column, in every word.
+
+        Whether this identifies anybody is another question: see `find_identified`.
+        """
+        found = self.identification[index].exact if self.identification else None
+        if found is not None:
+            return found
+        # Nobody to compare with, or a record of 0.3: scores tell, and of columns the 8 bits alone.
+        metric = "token_accuracy" if "token_accuracy" in self.scores else "exact"
+        values = self.scores.get(metric)
+        return values is not None and values[index] == 1
+
+    def plain(self) -> dict[str, Any]:
+        """The record as data that JSON can hold; infinity becomes the word "inf"."""
+        return {**to_plain(self), "batch_size": self.batch_size}
+
+    @classmethod
+    def from_plain(cls, plain: object) -> Record:
+        """Read the record back from its plain form; raise `UnreadableFile` if it is none."""
+        stored = dict(plain) if isinstance(plain, dict) else plain
+        size = stored.pop("batch_size", None) if isinstance(stored, dict) else None
+        record = from_plain(cls, stored)
+        wrong = ["batch_size"] if size != len(record.people) else record._find_uneven()
+        if wrong:
+            raise UnreadableFile(f"the field {wrong[0]!r} of a record does not fit the others")
+        return record
+
+    def _find_uneven(self) -> list[str]:
+        """Name the fields that do not fit the others, e.g. without one entry per person."""
+        count, bound = self.batch_size, self.bound
+        tables = [self.scores, *self.baselines.values()]
+        bounded = count if bound and not self.error else 0
+        is_distance = bound is not None and bound.metric in ("rmse", "mse")
+        values = bound.values if bound else ()
+        granted = self.threat.arguments if self.threat else {}
+        uneven = {
+            "people": count == 0,
+            "scores": any(len(row) != count for table in tables for row in table.values()),
+            "identification": len(self.identification) not in (0, count),
+            "known_as": len(self.known_as) not in (0, count),
+            "bound": len(values) != bounded or (is_distance and any(one < 0 for one in values)),
+            "threat": (self.threat is None and bound is None)
+            or any(isinstance(one, tuple | dict) for one in granted.values()),
+            "applicable": not self.applicable and self.error is None,
+            "error": self.error == "",
+            "certificate": self.certificate is not None
+            and not {"residual", "unique", "error"} <= self.certificate.keys(),
+            "race": self.race is not None and not self.race.chosen,
+        }
+        return [name for name, is_uneven in uneven.items() if is_uneven]
+
+
+def join_controls(records: Iterable[Record]) -> tuple[Record, ...]:
+    """The records of attacks on people, each with how the controls of its attack went."""
+    records = tuple(records)
+    controls: dict[tuple[object, ...], list[Record]] = {}
+    for record in records:
+        if record.control_kind and record.error is None:
+            controls.setdefault(_control_key(record), []).append(record)
+    return tuple(
+        replace(record, control=_join(record, controls.get(_control_key(record), ())))
+        for record in records
+        if not record.control_kind
+    )
+
+
+def _control_key(record: Record) -> tuple[object, ...]:
+    """What an attack and its control share: everything but the defense, the people and the seed."""
+    attack = replace(record.attack, name=record.attack.name.removeprefix(UNAWARE))
+    granted = {} if record.threat is None else dict(record.threat.arguments)
+    granted.pop("knows_defense", None)
+    return record.data, record.batch_size, record.model, record.local, attack, str(granted)
+
+
+def _join(record: Record, controls: Sequence[Record]) -> Control | None:
+    if not controls:
+        return None
+    canaries = [c for c in controls if c.control_kind == "canary"]
+    bare = [c for c in canaries if not c.defense]
+    alone = [c for c in controls if c.control_kind == "search"]
+    found = [c for c in bare if _speaks_for(c, record)]
+    relevant = found or [c for c in alone if _speaks_for(c, record)]
+    same = [c for c in canaries if c.defense == record.defense and c.defense]
+    tried = [one for c in controls if c.defense == record.defense for one in c.negatives]
+    hits = sum(one.singled_out for one in tried)
+    luck = sum(1 / (one.strangers + 1) for one in tried)
+    labels = tuple(
+        (c.label_chance, right == 1)
+        for c in canaries
+        if c.defense == record.defense and c.label_chance is not None
+        for right in c.scores.get("label_accuracy", ())
+        if right is not None
+    )
+    negative = hits, len(tried), luck
+    silent = bool(bare) and not relevant
+    searched = bool(relevant) and not found
+    columns = tuple(c.columns for c in canaries if c.defense == record.defense and c.columns)
+    return Control(
+        _count(relevant or bare),
+        _count(same),
+        negative,
+        labels,
+        columns,
+        relevant=not silent,
+        searched=searched,
+    )
+
+
+def _speaks_for(control: Record, record: Record) -> bool:
+    """Whether what found a canary was tried on this update too, and can read it.
+
+    Behind a defense a closed form may not apply, or compute from numbers that are no gradient any
+    more. A canary that it found then shows nothing, least of all that a search is strong which is
+    left to `auto`. Nor does one if it fails on this update, by its own account: behind no defense,
+    or one that only clips, it should leave nothing that it does not leave of the canary's.
+    """
+    race, other = control.race, record.race
+    if control.effort.get("simulates"):
+        # What won a race is no weaker than the searches in it.
+        raced = other is not None and any(trial.steps for trial in other.trials)
+        return raced or bool(record.effort.get("simulates"))
+    if record.defense and not record.readable:
+        return False
+    scaled = all(map(only_scales, record.defense))
+    limit = EXPLAINED if control.residual <= EXPLAINED else _FAILED
+    if scaled and control.certificate is not None and record.residual > limit:
+        return False
+    if race is None or other is None:
+        return True
+    tried = {*other.chosen, *(trial.attack for trial in other.trials)}
+    return bool(tried & {*race.chosen})
+
+
+def _count(controls: Sequence[Record]) -> tuple[int, int, float] | None:
+    """Canaries identified, canaries, and the chance of one by luck; the best of several attacks."""
+    groups: dict[tuple[object, ...], list[Identification]] = {}
+    for control in controls:
+        key = control.attack, control.threat
+        groups.setdefault(key, []).extend(control.identification)
+    counts = [
+        (
+            sum(one.singled_out for one in found),
+            len(found),
+            max(1 / (one.strangers + 1) for one in found),
+        )
+        for found in groups.values()
+        if found
+    ]
+    return max(counts, default=None)
+
+
+def pack_words(said: tuple[tuple[str, ...], ...]) -> dict[str, str]:
+    """Write inputs in words as metadata of their tensors."""
+    return {"said": json.dumps(said)} if said else {}
+
+
+def unpack_words(words: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """Undo `pack_words`; nothing if they are not words."""
+    try:
+        found = parse_json(words.get("said", "[]"), "an input in words")
+        return from_plain(tuple[tuple[str, ...], ...], found)
+    except UnreadableFile:
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A record with its tensors.
+
+    Args:
+        record: The result.
+        truth: The private inputs; None if nobody has them.
+        guess: The guesses in the order of the people; None if the case failed.
+        objective: Value at the start and after each step; empty for closed forms.
+        said: The guesses in words, for inputs that people read.
+        shown: What an error of somebody else's code says, which is shown and never stored.
+    """
+
+    record: Record
+    truth: Tensor | None
+    guess: Tensor | None
+    objective: tuple[float, ...] = ()
+    said: tuple[tuple[str, ...], ...] = ()
+    shown: str = ""
+
+    def parts(self) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """Everything except the truth as tensors and words, which hold the record."""
+        tensors = {} if self.guess is None else {"guess": self.guess}
+        if self.objective:
+            tensors["objective"] = torch.tensor(self.objective, dtype=torch.float64)
+        record = json.dumps(self.record.plain(), allow_nan=False)
+        return tensors, {"record": record, **pack_words(self.said)}
+
+    def pack(self) -> bytes:
+        """Pack everything except the truth, to send it to another process."""
+        tensors, words = self.parts()
+        return pack(tensors, words | ({"shown": self.shown} if self.shown else {}))
+
+    @classmethod
+    def unpack(cls, data: bytes, truth: Tensor | None) -> Outcome:
+        """Undo `pack`, adding the truth that it leaves out."""
+        tensors, words = unpack(data)
+        record = Record.from_plain(json.loads(words["record"]))
+        objective = tensors["objective"].tolist() if "objective" in tensors else ()
+        said, shown = unpack_words(words), words.get("shown", "")
+        return cls(record, truth, tensors.get("guess"), tuple(objective), said, shown)

@@ -1,0 +1,332 @@
+"""The folder of an audit, open for writing: each result is on disk as soon as it is known."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from seepage.audit._case_files import find_damaged_inputs, list_copies, read_records
+from seepage.audit._claims import Claims
+from seepage.audit._folder import (
+    CASES,
+    CHECKPOINTS,
+    LOCK,
+    SPEC,
+    FolderLock,
+    InUse,
+    case_file,
+    find_checkpoints,
+    find_leftovers,
+    find_written,
+    holds_audit,
+    inputs_file,
+    remove_files,
+    require_plain,
+    require_unlocked,
+)
+from seepage.audit._plan import Plan, Planned, require_same_cases
+from seepage.audit._record import Outcome, Record, pack_words
+from seepage.audit._run_case import AnyCase
+from seepage.audit._seal import make_seal
+from seepage.audit._targets import Target
+from seepage.core._checkpoint import Checkpoints
+from seepage.core._whole_file import PRIVATE_FOLDER, seal, write_whole
+from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
+
+# The environment variable that named a key in versions that could encrypt.
+_KEY = "SEEPAGE_KEY_FILE"
+
+
+class AuditStore(AbstractContextManager["AuditStore"]):
+    """An audit's folder, open for writing, perhaps by several processes; see `folder`.
+
+    Args:
+        path: The folder.
+        lock: This process's hold on it, released by `close`.
+        plan: What runs.
+
+    Attributes:
+        mended: Files that were missing or altered when the audit was resumed.
+        alone: Whether nobody else worked in the folder at that moment.
+    """
+
+    def __init__(self, path: Path, lock: FolderLock, plan: Plan) -> None:
+        self.path, self.plan = path, plan
+        self.mended: tuple[Path, ...] = ()
+        self.alone = lock.alone
+        self._lock = lock
+        self._claims = Claims(path / CASES, path / LOCK)
+        self._records: dict[str, Record] = {}
+        self._kept: set[str] = set()
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        *,
+        title: str,
+        spec: str,
+        environment: Mapping[str, object],
+        cases: Sequence[AnyCase],
+        overwrite: bool = False,
+        keep_private: bool = True,
+    ) -> AuditStore:
+        """Begin an audit in a new or empty directory.
+
+        Args:
+            path: The directory.
+            title: What the audit is called.
+            spec: Text of its spec.
+            environment: As plain data.
+            cases: What it is to run.
+            overwrite: Replace an earlier audit; any other directory is never touched.
+            keep_private: Store private inputs and guesses, not scores alone.
+        """
+        _require_text(title, spec)
+        plan = Plan(title, spec, environment, make_seal(spec), keep_private, _plan(cases))
+        with _explain_errors(path):
+            begun = InUse(
+                f"{str(path)!r} already holds an audit; --resume it, --overwrite it, or choose "
+                "another --out"
+            )
+            if holds_audit(path) and not overwrite:
+                require_unlocked(path)
+                raise begun
+            path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            with _take_lock(path) as lock:
+                # Again, since another process may have begun here in the meantime.
+                if holds_audit(path):
+                    if not overwrite:
+                        raise begun
+                    # The plan stays, so that what a kill leaves can be resumed or overwritten.
+                    remove_files(path, find_written(path, Plan.read(path)))
+                remove_files(path, list(find_leftovers(path)))
+                plan.write(path)
+                store = cls(path, lock, plan)
+                store._write_copies()
+                lock.share()
+                return store
+
+    @classmethod
+    def resume(
+        cls,
+        path: Path,
+        *,
+        cases: Sequence[AnyCase],
+        retry_failed: bool = False,
+        keep_private: bool = True,
+        extend: str | None = None,
+    ) -> AuditStore:
+        """Go on with an audit of exactly these cases, or join other processes that run it.
+
+        Args:
+            path: Where it is.
+            cases: What it is to run; refused if the audit there was begun for others.
+            retry_failed: Run failed cases again; nobody else may be at work.
+            keep_private: False refuses an audit that stores private inputs.
+            extend: The spec of these cases, which are added to those of the audit instead; nobody
+                else may be at work.
+        """
+        with _explain_errors(path):
+            require_plain(path)
+            with _take_lock(path, share=not retry_failed and extend is None) as lock:
+                store, wanted = cls(path, lock, Plan.read(path)), _plan(cases)
+                if extend is None:
+                    require_same_cases(path, store.plan.cases, wanted)
+                if store.plan.private and not keep_private:
+                    raise InvalidValue(
+                        f"the audit in {str(path)!r} stores private inputs; remove them with "
+                        f"seepage purge {path}, or leave --no-truth out"
+                    )
+                if extend is not None:
+                    store._extend(wanted, extend)
+                if lock.alone:
+                    store._mend({case.target.digest: case.target for case in cases})
+                    if retry_failed:
+                        store._forget(one.case for one in store.records() if one.failed)
+                lock.share()
+                return store
+
+    def _extend(self, wanted: Sequence[Planned], spec: str) -> None:
+        """Plan the cases that are new; the spec is kept if it has cases that these lack."""
+        begun, asked = ({case.id for case in cases} for cases in (self.plan.cases, wanted))
+        if asked <= begun:
+            return
+        more = tuple(case for case in wanted if case.id not in begun)
+        kept = spec if begun <= asked else self.plan.spec
+        self.plan = replace(self.plan, spec=kept, cases=(*self.plan.cases, *more))
+        self.plan.write(self.path)
+        if kept == spec:
+            (self.path / SPEC).unlink(missing_ok=True)
+
+    def _mend(self, targets: Mapping[str, Target]) -> None:
+        """Remove what is damaged; private inputs are written again, cases will run again."""
+        self._records, broken = read_records(self.path, self.plan)
+        lost = find_damaged_inputs(self.path, self.plan, self._records)
+        self.mended = (
+            *(case_file(self.path, case) for case in broken),
+            *(inputs_file(self.path, name) for name in lost),
+        )
+        done = [file for case, file in self._claims.list_files() if case in self._records]
+        checkpoints = Checkpoints(self.path / CHECKPOINTS)
+        torn = [file for file in find_checkpoints(self.path) if not checkpoints.is_whole(file.stem)]
+        for file in (*self.mended, *find_leftovers(self.path), *done, *torn):
+            file.unlink(missing_ok=True)
+        self._claims.forget_unwritten()
+        for name in lost:
+            if name in targets:
+                self._keep(targets[name])
+        self._write_copies()
+
+    def _forget(self, cases: Iterator[str]) -> None:
+        """Remove the results of these cases, which will run again."""
+        for case in cases:
+            case_file(self.path, case).unlink(missing_ok=True)
+            del self._records[case]
+
+    def _write_copies(self) -> None:
+        """Write the spec and the environment as files for people to read, unless they exist."""
+        for name, text in list_copies(self.plan).items():
+            if not (self.path / name).exists():
+                write_whole(self.path / name, text.encode())
+
+    def records(self) -> tuple[Record, ...]:
+        """The records there are by now, whoever wrote them, in the order of the plan."""
+        self._records, _ = read_records(self.path, self.plan, self._records)
+        return tuple(self._records.values())
+
+    def tries(self) -> dict[str, int]:
+        """How many processes each case has ended, not counting interrupts."""
+        return self._claims.tries()
+
+    def claim(self, case: AnyCase, *, counts: bool = True) -> bool:
+        """Claim a case for this process; False if it is done, or another process has it.
+
+        `counts` says whether a case that it runs can end this process.
+        """
+        self._require_there()
+        with self._explain_full_disk():
+            if case.id in self._records or not self._claims.take(case.id, counts=counts):
+                return False
+            # It may have been done just before.
+            if not case_file(self.path, case.id).exists():
+                return True
+            self.records()
+            if case.id in self._records:
+                self._claims.release(case.id)
+            return case.id not in self._records
+
+    def others(self) -> list[str]:
+        """Other processes that run cases of this audit, in words."""
+        return self._claims.others()
+
+    def add(self, case: AnyCase, outcome: Outcome) -> None:
+        """Store the outcome of a case, unless it has one: the private inputs, then all the rest."""
+        self._require_there()
+        if case.id in self._records:
+            return
+        if not self.plan.private:
+            outcome = replace(outcome, guess=None, said=())
+        with self._explain_full_disk():
+            if self.plan.private:
+                self._keep(case.target)
+            (self.path / CASES).mkdir(PRIVATE_FOLDER, exist_ok=True)
+            write_whole(case_file(self.path, case.id), seal(*outcome.parts()))
+            self._claims.release(case.id)
+        self._records[case.id] = outcome.record
+
+    def _keep(self, target: Target) -> None:
+        """Write the private inputs, if there are any and they are not written."""
+        path = inputs_file(self.path, target.digest)
+        if target.tensors and not (target.digest in self._kept and path.exists()):
+            path.parent.mkdir(PRIVATE_FOLDER, exist_ok=True)
+            words = {"name": target.digest, **pack_words(target.words)}
+            write_whole(path, seal(target.tensors, words))
+            self._kept.add(target.digest)
+
+    @contextmanager
+    def _explain_full_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except SeepageError:
+            raise
+        except OSError as error:
+            raise UnreadableFile(
+                f"cannot write to {str(self.path)!r}: {error.strerror}; what was stored before is "
+                "still there, and --resume goes on from it"
+            ) from error
+
+    def _require_there(self) -> None:
+        """Raise if the directory is another than when the audit began; nothing is written to it."""
+        if not self._lock.is_there:
+            raise DataNotFound(
+                f"{str(self.path)!r} was moved, removed or replaced while the audit in it ran; "
+                "nothing more is written there, and --resume goes on where it is now"
+            )
+
+    def close(self) -> None:
+        """Release the directory, and give back cases at work, which did not end the process."""
+        self._claims.close()
+        if self._lock.is_there:
+            self._claims.give_back()
+            with suppress(OSError):  # it is not empty if an attack was interrupted
+                (self.path / CHECKPOINTS).rmdir()
+        self._lock.release()
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _require_text(*texts: str) -> None:
+    """Refuse what cannot be stored, such as a file name that is not UTF-8."""
+    if os.environ.get(_KEY):
+        raise InvalidValue(
+            f"{_KEY} is set, but seepage does not encrypt any more; choose an --out on an "
+            "encrypted disk, and unset it"
+        )
+    for text in texts:
+        if text != text.encode(errors="replace").decode():
+            shown = text.encode(errors="replace").decode()
+            raise InvalidValue(
+                f"expected names in UTF-8, got other bytes in {shown[:80]!r}; rename the file"
+            )
+
+
+def _plan(cases: Sequence[AnyCase]) -> tuple[Planned, ...]:
+    """List cases in order; those with the same identity are one."""
+    planned = {
+        case.id: Planned(
+            case.id,
+            case.description,
+            case.identity,
+            case.target.digest if case.target.tensors else "",
+        )
+        for case in cases
+    }
+    return tuple(planned.values())
+
+
+@contextmanager
+def _take_lock(path: Path, *, share: bool = False) -> Iterator[FolderLock]:
+    """Take a lock that outlives the block unless the block fails."""
+    lock = FolderLock(path, share=share)
+    try:
+        yield lock
+    except BaseException:
+        lock.release()
+        raise
+
+
+@contextmanager
+def _explain_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except SeepageError:
+        raise
+    except OSError as error:
+        raise UnreadableFile(
+            f"cannot write the audit to {str(path)!r}: {error.strerror}; choose another --out"
+        ) from error
