@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         rng,
     )
     from seepage.core.errors import SeepageError
+    from seepage.data._public_data import PublicData
     from seepage.defenses import (
         AddGaussian,
         AddLaplace,
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
     )
     from seepage.exposure import vet
     from seepage.inference import attributes, audit_epsilon, membership
-    from seepage.rehearsal import PublicData, auto
+    from seepage.rehearsal import auto
     from seepage.scoring import score
     from seepage.step._audit_step import audit_step
     from seepage.step._training_steps import AuditSteps, RecordSteps
@@ -99,7 +100,8 @@ _HOMES = {
     "seepage.core.errors": ("SeepageError",),
     "seepage.exposure": ("vet",),
     "seepage.inference": ("attributes", "audit_epsilon", "membership"),
-    "seepage.rehearsal": ("PublicData", "auto"),
+    "seepage.data._public_data": ("PublicData",),
+    "seepage.rehearsal": ("auto",),
     "seepage.scoring": ("score",),
     "seepage.step": ("audit_step",),
     "seepage.step._training_steps": ("AuditSteps", "RecordSteps"),

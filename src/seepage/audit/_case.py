@@ -21,7 +21,7 @@ from seepage.core._construct import Component
 from seepage.core._digest import digest, stable_repr
 from seepage.core._rng import require_seed
 from seepage.core.errors import InvalidValue
-from seepage.rehearsal._public_data import Searches
+from seepage.rehearsal._attack_protocols import Searches
 from seepage.threats._threat import Threat
 
 Identity = dict[str, Any]

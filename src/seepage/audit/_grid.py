@@ -23,8 +23,9 @@ from seepage.core._digest import stable_repr
 from seepage.core._progress import measure_pace
 from seepage.core._protocols import needs_labels
 from seepage.core.errors import MissingKnowledge, error_path
+from seepage.data._public_data import PublicData
 from seepage.defenses._chain import chain
-from seepage.rehearsal._public_data import PublicData, Rehearses
+from seepage.rehearsal._attack_protocols import Rehearses
 from seepage.threats._threat import Threat
 
 # Seconds from which a case that cannot be stopped early is timed only once.

@@ -34,8 +34,8 @@ from seepage.core._domain import describe_inputs
 from seepage.core._scale import scale_of
 from seepage.core.errors import InvalidValue, require_at_least
 from seepage.data._dataset import Dataset
+from seepage.data._public_data import PublicData
 from seepage.defenses._chain import chain
-from seepage.rehearsal._public_data import PublicData
 from seepage.scoring import METRICS, Scores, baseline_scores, pair, score
 from seepage.scoring._gallery import STRANGERS, Gallery, find_strangers, identify
 from seepage.scoring._identification import Identification

@@ -21,10 +21,10 @@ from seepage.core import Observation
 from seepage.core._construct import construct
 from seepage.core.errors import InvalidValue
 from seepage.data._dataset import Dataset
+from seepage.data._public_data import PublicData
 from seepage.defenses._clip import AddGaussian
 from seepage.inference._detection import Detection
 from seepage.inference._membership import membership
-from seepage.rehearsal._public_data import PublicData
 
 
 def _require_other_file(out: Path, captures: Sequence[Path]) -> None:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from seepage.core import Rng, Task
 from seepage.core._digest import digest
 from seepage.core.errors import NotApplicable
+from seepage.data._public_data import make_up
 from seepage.probing._first_layer import list_calls
-from seepage.rehearsal._public_data import make_up
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # In fewer dimensions, directions coincide by chance.

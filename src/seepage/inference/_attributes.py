@@ -13,11 +13,11 @@ from torch.nn.functional import cross_entropy, one_hot
 from seepage.core import Batch, Observation, Rng
 from seepage.core._usable_update import require_usable
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
+from seepage.data._public_data import PublicData
 from seepage.domains._tabular import Categorical, Tabular
 from seepage.inference._rehearsed_test import require_batch_size, score_members
 from seepage.inference._update_statistics import Whitening
 from seepage.numerics._significance import Rate, monotone_likelihood_ratios
-from seepage.rehearsal._public_data import PublicData
 from seepage.rehearsal._simulated_clients import simulate_client
 
 # People of rehearsed batches, steps and ridge of the public model, and the fewest public rows.

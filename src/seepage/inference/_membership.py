@@ -12,6 +12,7 @@ from torch import Tensor
 from seepage.core import Batch, Observation, Rng
 from seepage.core._usable_update import require_usable
 from seepage.core.errors import InvalidValue, NotApplicable
+from seepage.data._public_data import PublicData
 from seepage.inference._known_others import Crowd, rehearse_candidates, rehearse_public
 from seepage.inference._rehearsed_test import MADE_UP, PublicPeople, RehearsedTest
 from seepage.inference._update_statistics import stack_rounds
@@ -21,7 +22,6 @@ from seepage.numerics._significance import (
     evidence,
     monotone_likelihood_ratios,
 )
-from seepage.rehearsal._public_data import PublicData
 
 # Fewer public inputs than this cannot give a p-value below 1/20.
 _LEAST = 40

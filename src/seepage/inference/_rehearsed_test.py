@@ -11,6 +11,7 @@ from torch import Tensor
 from seepage.attacks.labels._count_labels import estimate_batch_size
 from seepage.core import Batch, Observation, Rng
 from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
+from seepage.data._public_data import PublicData
 from seepage.inference._update_statistics import (
     Whitening,
     alignment_scores,
@@ -20,7 +21,6 @@ from seepage.inference._update_statistics import (
     stack_rounds,
 )
 from seepage.numerics._significance import evidence
-from seepage.rehearsal._public_data import PublicData
 from seepage.rehearsal._simulated_clients import simulate_client
 
 # Public inputs for the whitening of gradients, and rehearsed members, batches and strangers: 40

@@ -28,10 +28,10 @@ from seepage.core.errors import (
     UnknownName,
     line_to_store,
 )
+from seepage.data._public_data import PublicData, make_up
 from seepage.rehearsal._combine import combine, keep_sure
 from seepage.rehearsal._effort_plan import EFFORTS, Effort, EffortName
 from seepage.rehearsal._portfolio import Contender, is_defended, is_hidden, list_contenders
-from seepage.rehearsal._public_data import PublicData, make_up
 from seepage.rehearsal._rehearse import Chosen, count_steps, rehearse
 from seepage.threats._threat import Threat
 

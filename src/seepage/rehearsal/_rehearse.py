@@ -27,9 +27,9 @@ from seepage.rehearsal._simulated_clients import Rehearsal, is_lost_in_noise
 from seepage.threats._threat import Threat
 
 if TYPE_CHECKING:
+    from seepage.data._public_data import PublicData
     from seepage.rehearsal._effort_plan import Rung
     from seepage.rehearsal._portfolio import Contender
-    from seepage.rehearsal._public_data import PublicData
 
 # The gain of a doubling is expected for at most so many more.
 _AHEAD = 3.0

@@ -13,8 +13,8 @@ from seepage.core import Attack, Batch, Domain, Metric, Observation, Reconstruct
 from seepage.core._attack import attack_many
 from seepage.core._scale import Scale, scale_of
 from seepage.core.errors import SeepageError, line_to_store
+from seepage.data._public_data import PublicData
 from seepage.defenses import AddGaussian
-from seepage.rehearsal._public_data import PublicData
 from seepage.scoring import METRICS, score
 from seepage.threats._threat import Threat, sort_labels
 

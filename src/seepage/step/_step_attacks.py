@@ -20,8 +20,8 @@ from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 from seepage.domains import domain_of_shape
 from seepage.domains._box import Box
 from seepage.rehearsal import ALL_ATTACKS, EFFORTS, PublicData, auto
+from seepage.rehearsal._attack_protocols import Searches
 from seepage.rehearsal._effort_plan import EffortName
-from seepage.rehearsal._public_data import Searches
 
 # Steps of a search that is asked for by name.
 _STEPS = 1_000

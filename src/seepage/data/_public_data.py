@@ -1,15 +1,14 @@
-"""Inputs that anybody may have, on which an adversary rehearses; made up where there are none."""
+"""Inputs that anybody may have, from which an adversary learns; made up where there are none."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from seepage.core import Attack, Batch, Domain, Observation, Reconstruction, Rng, Task
+from seepage.core import Batch, Domain, Rng, Task
 from seepage.core._digest import digest
 from seepage.core.errors import InvalidValue, NotApplicable, summarise_error
 
@@ -61,25 +60,6 @@ class PublicData:
         if self.labels is None:
             return Batch(inputs, _predict_labels(task, inputs, rng.fork("labels")))
         return Batch(inputs, self.labels[chosen].to(inputs.device))
-
-
-@runtime_checkable
-class Rehearses(Protocol):
-    """An attack that rehearses on public inputs, which an audit gives it."""
-
-    def with_public(self, public: PublicData, /) -> Attack:
-        """The same attack with these to rehearse on, unless it has some already."""
-
-
-@runtime_checkable
-class Searches(Protocol):
-    """An attack that computes what it can, and searches for the rest."""
-
-    def search_alone(self, seen: Observation, /) -> Attack | None:
-        """The attack without closed forms; None if it only computes or only searches anyway."""
-
-    def prove(self, seen: Observation, /, *, rng: Rng) -> Reconstruction | None:
-        """What it computes and proves; None if that is left to its search."""
 
 
 def _predict_labels(task: Task, inputs: Tensor, rng: Rng) -> Tensor:
