@@ -7,9 +7,10 @@ import torch
 
 import seepage as sp
 from seepage.audit import Audit, find_breaches, select_targets
-from seepage.audit._record import Control, join_controls
+from seepage.audit._record import Control
 from seepage.audit._run_case import serial, side_by_side
 from seepage.audit.results import Results
+from seepage.audit.results._controls import join_controls
 from seepage.core import Reconstruction
 from seepage.core._construct import Component
 from seepage.core._reconstruction import Race, Trial

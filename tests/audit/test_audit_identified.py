@@ -8,9 +8,9 @@ from torch import nn
 
 import seepage as sp
 from seepage.audit import Audit, find_breaches
-from seepage.audit._record import join_controls
 from seepage.audit._targets import select_targets
 from seepage.audit.results import Results
+from seepage.audit.results._controls import join_controls
 from seepage.report import Level, verdict
 
 

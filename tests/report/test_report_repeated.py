@@ -9,8 +9,9 @@ from tests.report.records import make_record
 import seepage as sp
 from seepage.audit import Audit, select_targets
 from seepage.audit._choices import leakages
-from seepage.audit._record import Control, Record, join_controls
+from seepage.audit._record import Control, Record
 from seepage.audit.results import Results
+from seepage.audit.results._controls import join_controls
 from seepage.core import Reconstruction
 from seepage.core._construct import Component
 from seepage.defenses._chain import OnAggregate

@@ -13,8 +13,9 @@ from torch import Tensor
 from seepage.audit._case_files import find_damaged_inputs, read_records
 from seepage.audit._folder import case_file, inputs_file, require_plain
 from seepage.audit._plan import Plan, Planned
-from seepage.audit._record import Outcome, Record, join_controls, unpack_words
+from seepage.audit._record import Outcome, Record, unpack_words
 from seepage.audit.results import Results
+from seepage.audit.results._controls import join_controls
 from seepage.core._whole_file import read_plain, unpack, unseal
 
 _Held = tuple[dict[str, Tensor], dict[str, str]]

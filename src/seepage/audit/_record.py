@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypedDict
 
 import torch
 from torch import Tensor
 
-from seepage.attacks._agreement import EXPLAINED
 from seepage.core._construct import Component
 from seepage.core._protocols import Side
 from seepage.core._reconstruction import Proof, Race
@@ -30,7 +29,6 @@ from seepage.core._schema import (
 from seepage.core._task import Mode
 from seepage.core._whole_file import pack, unpack
 from seepage.core.errors import UnreadableFile
-from seepage.defenses._recorded import only_scales
 from seepage.scoring._identification import Identification, compute_luck
 
 Defense = tuple[Component, ...]
@@ -40,8 +38,6 @@ Name = Annotated[str, Matches("[A-Za-z0-9_-]{0,100}")]
 UNAWARE = "unaware "
 # People on whom an attack without the defense is tried: one alone may be unusually hard or easy.
 CANARIES = 3
-# What a closed form that fails leaves of the update, at least.
-_FAILED = 0.1
 
 
 @dataclass(frozen=True)
@@ -298,105 +294,6 @@ class Record:
             "race": self.race is not None and not self.race.chosen,
         }
         return [name for name, is_uneven in uneven.items() if is_uneven]
-
-
-def join_controls(records: Iterable[Record]) -> tuple[Record, ...]:
-    """The records of attacks on people, each with how the controls of its attack went."""
-    records = tuple(records)
-    controls: dict[tuple[object, ...], list[Record]] = {}
-    for record in records:
-        if record.control_kind and record.error is None:
-            controls.setdefault(_control_key(record), []).append(record)
-    return tuple(
-        replace(record, control=_join(record, controls.get(_control_key(record), ())))
-        for record in records
-        if not record.control_kind
-    )
-
-
-def _control_key(record: Record) -> tuple[object, ...]:
-    """What an attack and its control share: everything but the defense, the people and the seed."""
-    attack = replace(record.attack, name=record.attack.name.removeprefix(UNAWARE))
-    granted = {} if record.threat is None else dict(record.threat.arguments)
-    granted.pop("knows_defense", None)
-    return record.data, record.batch_size, record.model, record.local, attack, str(granted)
-
-
-def _join(record: Record, controls: Sequence[Record]) -> Control | None:
-    if not controls:
-        return None
-    canaries = [c for c in controls if c.control_kind == "canary"]
-    bare = [c for c in canaries if not c.defense]
-    alone = [c for c in controls if c.control_kind == "search"]
-    found = [c for c in bare if _speaks_for(c, record)]
-    relevant = found or [c for c in alone if _speaks_for(c, record)]
-    same = [c for c in canaries if c.defense == record.defense and c.defense]
-    tried = [one for c in controls if c.defense == record.defense for one in c.negatives]
-    hits = sum(one.singled_out for one in tried)
-    luck = sum(1 / (one.strangers + 1) for one in tried)
-    labels = tuple(
-        (c.label_chance, right == 1)
-        for c in canaries
-        if c.defense == record.defense and c.label_chance is not None
-        for right in c.scores.get("label_accuracy", ())
-        if right is not None
-    )
-    negative = hits, len(tried), luck
-    silent = bool(bare) and not relevant
-    searched = bool(relevant) and not found
-    columns = tuple(c.columns for c in canaries if c.defense == record.defense and c.columns)
-    return Control(
-        _count(relevant or bare),
-        _count(same),
-        negative,
-        labels,
-        columns,
-        relevant=not silent,
-        searched=searched,
-    )
-
-
-def _speaks_for(control: Record, record: Record) -> bool:
-    """Whether what found a canary was tried on this update too, and can read it.
-
-    Behind a defense a closed form may not apply, or compute from numbers that are no gradient any
-    more. A canary that it found then shows nothing, least of all that a search is strong which is
-    left to `auto`. Nor does one if it fails on this update, by its own account: behind no defense,
-    or one that only clips, it should leave nothing that it does not leave of the canary's.
-    """
-    race, other = control.race, record.race
-    if control.effort.get("simulates"):
-        # What won a race is no weaker than the searches in it.
-        raced = other is not None and any(trial.steps for trial in other.trials)
-        return raced or bool(record.effort.get("simulates"))
-    if record.defense and not record.readable:
-        return False
-    scaled = all(map(only_scales, record.defense))
-    limit = EXPLAINED if control.residual <= EXPLAINED else _FAILED
-    if scaled and control.certificate is not None and record.residual > limit:
-        return False
-    if race is None or other is None:
-        return True
-    tried = {*other.chosen, *(trial.attack for trial in other.trials)}
-    return bool(tried & {*race.chosen})
-
-
-def _count(controls: Sequence[Record]) -> tuple[int, int, float] | None:
-    """Canaries identified, canaries, and the chance of one by luck; the best of several attacks."""
-    groups: dict[tuple[object, ...], list[Identification]] = {}
-    for control in controls:
-        key = control.attack, control.threat
-        groups.setdefault(key, []).extend(control.identification)
-    counts = [
-        (
-            sum(one.singled_out for one in found),
-            len(found),
-            max(1 / (one.strangers + 1) for one in found),
-        )
-        for found in groups.values()
-        if found
-    ]
-    return max(counts, default=None)
 
 
 def pack_words(said: tuple[tuple[str, ...], ...]) -> dict[str, str]:

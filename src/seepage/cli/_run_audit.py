@@ -35,7 +35,7 @@ from seepage.audit._spec import Spec, build_spec
 from seepage.audit._spec_text import SpecSource
 from seepage.audit._words import count_noun, write_duration
 from seepage.audit.results import Results
-from seepage.audit.results._table import ATTACKED
+from seepage.audit.results._columns import ATTACKED
 from seepage.cli._capture_command import capture_spec, model_spec
 from seepage.cli._commands import Audit, Shown
 from seepage.cli._console import print_line

@@ -11,7 +11,7 @@ from seepage.audit._captured_data import name_captures
 from seepage.audit._record import Record
 from seepage.audit._words import NO_DEFENSE, Setup, count_noun, label_defenses, list_words
 from seepage.audit.results import Level, Results
-from seepage.audit.results._table import ATTACKED
+from seepage.audit.results._columns import ATTACKED
 from seepage.core._grouping import group_by
 from seepage.report._finding import Finding, Verdict, find
 from seepage.report._wording import Kind, proof_words

@@ -16,12 +16,13 @@ from seepage.attacks._applicability import Applicability
 from seepage.attacks.feature_recovery._features import NotToldApartWarning
 from seepage.audit._case import Case
 from seepage.audit._folder import PAGE, SHEET
-from seepage.audit._record import CANARIES, Outcome, Record, join_controls
+from seepage.audit._record import CANARIES, Outcome, Record
 from seepage.audit._run_case import run_case
 from seepage.audit._run_spec import run
 from seepage.audit._targets import Target
 from seepage.audit.results import Level, Result, Results
 from seepage.audit.results._amount import amounts, most
+from seepage.audit.results._controls import join_controls
 from seepage.clients import Client
 from seepage.core import _progress as progress
 from seepage.core._batch import class_numbers

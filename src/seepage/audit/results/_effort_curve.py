@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
 from seepage.audit._record import Record
 from seepage.audit._words import Setup
 from seepage.audit.results._amount import SATURATED, headline
+from seepage.audit.results._columns import read_columns, read_search
 from seepage.audit.results._intervals import Interval, mean_interval
 from seepage.core._construct import Component
+from seepage.core._grouping import group_by
 
 # A gain of less than this from twice the steps counts as none, in dB.
 GAIN = 0.5
 
 _Person = tuple[str, int]
-_Key = tuple[Component, str, str, Component | None, Setup]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,17 +69,22 @@ def effort_curves(records: Sequence[Record]) -> list[EffortCurve]:
 
     For images and signals: PSNR says little about tables and texts.
     """
-    groups: dict[_Key, list[int]] = {}
-    for number, record in enumerate(records):
-        if (key := _curve_key(record)) is not None:
-            groups.setdefault(key, []).append(number)
-    curves = (_make_curve(key, numbers, records) for key, numbers in groups.items())
+    key = read_columns("search", "data", "model", "threat", "setup")
+    asked = [number for number, record in enumerate(records) if _has_curve(record)]
+    groups = group_by(asked, lambda number: key(records[number]))
+    curves = (_make_curve(numbers, records) for numbers in groups.values())
     return [curve for curve in curves if curve is not None]
 
 
-def _make_curve(key: _Key, cases: Sequence[int], records: Sequence[Record]) -> EffortCurve | None:
+def _has_curve(record: Record) -> bool:
+    steps, scores = record.attack.arguments.get("steps"), record.scores
+    return type(steps) is int and steps >= 1 and "psnr" in scores and headline(scores) == "psnr"
+
+
+def _make_curve(cases: Sequence[int], records: Sequence[Record]) -> EffortCurve | None:
     """The curve of these cases; None if the last two numbers of steps have nobody in common."""
-    attack, data, model, _, setup = key
+    first = records[cases[0]]
+    data = first.data
     scores: dict[int, dict[_Person, float]] = {}
     updates: dict[_Person, tuple[int, ...]] = {}
     for number in cases:
@@ -93,14 +99,6 @@ def _make_curve(key: _Key, cases: Sequence[int], records: Sequence[Record]) -> E
     last = list(scores.values())[-2:]
     if len(last) < 2 or not last[0].keys() & last[1].keys():
         return None
-    return EffortCurve(attack, data, model, setup, scores, updates, frozenset(cases))
-
-
-def _curve_key(record: Record) -> _Key | None:
-    """The attack without its steps, and what it attacked; None if it belongs to no curve."""
-    steps, scores = record.attack.arguments.get("steps"), record.scores
-    if type(steps) is not int or steps < 1 or "psnr" not in scores or headline(scores) != "psnr":
-        return None
-    others = {name: v for name, v in record.attack.arguments.items() if name != "steps"}
-    attack = replace(record.attack, arguments=others)
-    return attack, record.data, record.model, record.threat, Setup.of(record)
+    attack = read_search(first)
+    setup = Setup.of(first)
+    return EffortCurve(attack, data, first.model, setup, scores, updates, frozenset(cases))

@@ -10,8 +10,7 @@ from seepage.audit._record import Defense, Record
 from seepage.audit._words import Setup, defense_words
 from seepage.audit.results._amount import SATURATED, list_parts
 from seepage.audit.results._effort_curve import EffortCurve
-from seepage.audit.results._identified import find_identified
-from seepage.audit.results._luck import find_leaked_columns, find_leaked_labels
+from seepage.audit.results._luck import find_identified, find_leaked_columns, find_leaked_labels
 from seepage.audit.results._result import Level, Result
 from seepage.core._grouping import group_by
 from seepage.scoring._identification import is_close_call

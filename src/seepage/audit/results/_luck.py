@@ -1,23 +1,72 @@
-"""Which attacks have more labels or columns right than luck explains."""
+"""Who is identified, and whose label or columns leaked, once luck is ruled out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from seepage.audit._record import Control, Record
-from seepage.audit._words import Setup
-from seepage.audit.results._identified import Entry
+from seepage.audit.results._columns import read_columns
+from seepage.core._grouping import group_by
+from seepage.scoring._identification import Identification, explain_by_luck, is_identified
 
+# Position of a record, and of a person in its batch.
+Entry = tuple[int, int]
 # Probability with which labels or columns may be right by chance and still count as leaked.
 _LUCK = 0.05
 # What one thing that is tested may have as its number by luck, with its chances, and what it has.
 _Count = tuple[Sequence[float], int]
 
 
+def find_identified(records: Sequence[Record]) -> set[Entry]:
+    """Return the results that identify their person; verdicts, tables and gates go by them.
+
+    In each setup (defense, local computation and batch size) a person is judged by all attacks,
+    networks, adversaries and seeds together. Among many people, luck alone may single some out;
+    these are left out.
+    """
+    setup = read_columns("setup")
+    found: set[Entry] = set()
+    for numbers in group_by(range(len(records)), lambda number: setup(records[number])).values():
+        people = defaultdict[tuple[str, int], list[Entry]](list)
+        for number in numbers:
+            record = records[number]
+            for index, person in enumerate(record.persons if record.scores else ()):
+                people[person].append((number, index))
+        found.update(_identify(records, people.values()))
+    return found
+
+
+def _identify(records: Sequence[Record], people: Collection[Sequence[Entry]]) -> Iterator[Entry]:
+    """Find the results that identify their person in one setup.
+
+    People whose input came back exactly are judged apart from the others: their certainty must not
+    be lent to weak guesses, nor do bad guesses of other attacks speak against an exact one.
+    """
+    exact: list[tuple[list[Entry], Identification]] = []
+    near: list[tuple[list[Entry], Identification]] = []
+    most = 1
+    for entries in people:
+        placed = [(number, i) for number, i in entries if records[number].identification]
+        places = {(number, i): records[number].identification[i] for number, i in placed}
+        first = {entry: place for entry, place in places.items() if place.singled_out}
+        most = max(most, len(places))
+        same = [place for (number, i), place in first.items() if records[number].is_exact(i)]
+        if same:
+            exact.append((list(first), max(same, key=lambda place: place.one_in_low)))
+        elif is_identified(list(places.values())):
+            near.append((list(first), max(first.values(), key=lambda place: place.match)))
+    for singled, tries in ((exact, most), (near, 1)):
+        lucky = explain_by_luck([place for _, place in singled], len(people), tries=tries)
+        for (entries, _), by_luck in zip(singled, lucky, strict=True):
+            if not by_luck:
+                yield from entries
+
+
 def find_leaked_labels(records: Sequence[Record], identified: Collection[Entry]) -> set[Entry]:
-    """Which results have their person's label, of attacks that beat chance.
+    """Return the results that have their person's label, of attacks that beat chance.
 
     Over the people of a setup and its canaries, the number of labels that an attack has right is
     tested against a guess of the most frequent label: one person alone would prove nothing. Every
@@ -45,7 +94,7 @@ def find_leaked_labels(records: Sequence[Record], identified: Collection[Entry])
 
 
 def find_leaked_columns(records: Sequence[Record]) -> set[int]:
-    """Records of attacks that have more columns right of their people than of strangers.
+    """Return the records of attacks that have more columns right of their people than of strangers.
 
     A guess that needs no update is right in as many columns of strangers, so that this tests
     against the best of them. Otherwise as for labels.
@@ -60,18 +109,14 @@ def _find_beyond_luck(
     read: Callable[[Sequence[Record]], list[_Count]],
 ) -> set[int]:
     """Numbers of the records of attacks whose sum of counts in a setup luck does not explain."""
-    setups: dict[Setup, dict[tuple[object, ...], list[int]]] = {}
-    for number in asked:
-        record = records[number]
-        key = record.model, record.threat, record.attack
-        setups.setdefault(Setup.of(record), {}).setdefault(key, []).append(number)
-    return {
-        number
-        for attacks in setups.values()
-        for numbers in attacks.values()
-        if _luck_with(read([records[n] for n in numbers])) * len(attacks) <= _LUCK
-        for number in numbers
-    }
+    setup, attack = read_columns("setup"), read_columns("model", "threat", "attack")
+    found: set[int] = set()
+    for together in group_by(asked, lambda number: setup(records[number])).values():
+        attacks = group_by(together, lambda number: attack(records[number])).values()
+        for numbers in attacks:
+            if _luck_with(read([records[n] for n in numbers])) * len(attacks) <= _LUCK:
+                found.update(numbers)
+    return found
 
 
 def _luck_with(counts: Sequence[_Count]) -> float:

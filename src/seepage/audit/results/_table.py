@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
-from operator import attrgetter
 from typing import Any, overload
 
 from seepage.audit._record import Record
 from seepage.audit._words import NO_DEFENSE, Setup
+from seepage.audit.results._columns import ATTACKED, COLUMNS, read_columns
 from seepage.audit.results._effort_curve import EffortCurve, effort_curves
 from seepage.audit.results._flatten import FlatRow, flatten
 from seepage.audit.results._judge import judge
 from seepage.audit.results._result import Level, Result
 from seepage.core._grouping import group_by
-from seepage.core.errors import MissingExtra, UnknownName
-
-COLUMNS = (
-    *("data", "model", "local", "threat", "attack", "defense", "batch_size", "sampling", "seed"),
-)
-# What an attack works on or not: on one, it says nothing of another.
-ATTACKED = ("setup", "data", "model", "threat")
+from seepage.core.errors import MissingExtra
 
 
 class Results(Sequence[Result]):
@@ -96,7 +90,7 @@ class Results(Sequence[Result]):
         defense, local computation and batch size together, and `knowledge`, what the threat grants
         besides the defense.
         """
-        read = _read_columns(columns)
+        read = read_columns(*columns)
         cases = group_by(self.records, read)
         rows = group_by(self._rows, lambda row: read(row.record))
         for key, found in rows.items():
@@ -106,7 +100,7 @@ class Results(Sequence[Result]):
 
     def without(self, *columns: str) -> dict[tuple[Any, ...], Results]:
         """The results by all columns but these."""
-        _read_columns(columns)
+        read_columns(*columns)
         return self.by(*(column for column in COLUMNS if column not in columns))
 
     def where(self, **values: object) -> Results:
@@ -181,35 +175,11 @@ class Results(Sequence[Result]):
         return pandas.DataFrame(self.to_rows())
 
 
-def _read_knowledge(record: Record) -> str:
-    granted = {} if record.threat is None else dict(record.threat.arguments)
-    granted.pop("knows_defense", None)
-    return str(granted)
-
-
-_READERS: Mapping[str, Callable[[Record], Hashable]] = {
-    **{column: attrgetter(column) for column in COLUMNS},
-    "setup": Setup.of,
-    "knowledge": _read_knowledge,
-}
-
-
-def _read_columns(columns: Sequence[str]) -> Callable[[Record], Hashable]:
-    """What reads these columns off a record."""
-    for column in columns:
-        if column not in _READERS:
-            raise UnknownName("column", column, _READERS, where="in results")
-    readers = [_READERS[column] for column in columns]
-    if len(readers) == 1:
-        return readers[0]
-    return lambda record: tuple(read(record) for read in readers)
-
-
 def _pick_strongest(group: Sequence[Result]) -> Result:
     best = max(group, key=lambda row: row.strength)
     # One attack that would have found the person is enough to say that nothing was shown. But it
     # must have worked on each network, behind each defense and for each adversary.
-    read = _read_columns(ATTACKED)
+    read = read_columns(*ATTACKED)
     separate = group_by(group, lambda row: read(row.record))
     cleared = all(any(row.conclusive for row in some) for some in separate.values())
     able = [row for row in group if row.level is Level.not_shown]
