@@ -222,7 +222,7 @@ def test_pictures_are_dropped_until_the_file_is_small(tiny, place, monkeypatch):
 
 
 def test_what_was_interrupted_is_a_table_of_the_cells_that_are_done(tiny, place, monkeypatch):
-    module = sys.modules["seepage.audit.run_case"]
+    module = sys.modules["seepage.audit._run_case"]
     run_case = module.run_case
 
     def interrupted(case):

@@ -48,7 +48,7 @@ import os, sys
 import seepage.audit._run_case
 from seepage.cli import main
 
-execution = sys.modules["seepage.audit.run_case"]
+execution = sys.modules["seepage.audit._run_case"]
 run = execution.run_case
 
 def counted(case):

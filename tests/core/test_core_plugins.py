@@ -320,7 +320,7 @@ def test_a_broken_command_is_one_sentence(broken):
 
 
 def test_a_command_of_a_package_that_is_not_there_says_what_to_install(capsys, monkeypatch):
-    monkeypatch.setattr(sys.modules["seepage.cli.app"], "entry_points", lambda **_: ())
+    monkeypatch.setattr(sys.modules["seepage.cli._app"], "entry_points", lambda **_: ())
     monkeypatch.setattr(sys, "argv", ["seepage", "reproduce", "003-table1", "--scale", "smoke"])
     with pytest.raises(SystemExit) as ended:
         main()
