@@ -39,7 +39,7 @@ from safetensors.torch import save_file
 
 import seepage as sp
 from seepage.capture import Setting
-from seepage.defenses._chain import OnAggregate
+from seepage.core._chain import OnAggregate
 from seepage.integrations.flower import Recorder, as_mod, capture_mod, masked_mod, recorded
 
 ROUNDS, CLIENT = (1, 5), 0

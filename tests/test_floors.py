@@ -88,7 +88,7 @@ def test_the_floors_hold_as_they_are(lint):
             "The product does not know the papers",
         ),
         (
-            "defenses/_chain.py",
+            "core/_chain.py",
             "from seepage.defenses._clip import Clip",
             "Siblings do not import each other in a circle",
         ),

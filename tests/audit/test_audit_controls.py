@@ -12,10 +12,10 @@ from seepage.audit._run_case import serial, side_by_side
 from seepage.audit.results import Results
 from seepage.audit.results._controls import join_controls
 from seepage.core import Reconstruction
+from seepage.core._chain import OnAggregate
 from seepage.core._construct import Component
 from seepage.core._reconstruction import Race, Trial
 from seepage.data._dataset import Dataset
-from seepage.defenses._chain import OnAggregate
 from seepage.domains._box import Signal
 from seepage.report import Level, verdict
 

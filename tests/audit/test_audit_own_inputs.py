@@ -14,7 +14,7 @@ from seepage.audit._run_case import run_case
 from seepage.audit._targets import CapturedUpdate, Target
 from seepage.audit.results import Results
 from seepage.core import Batch
-from seepage.defenses._chain import OnInputs
+from seepage.core._chain import OnInputs
 from seepage.report import Level, verdict
 
 

@@ -27,7 +27,7 @@ import torch
 import seepage as sp
 from seepage.core import BoundValue
 from seepage.data import Dataset, load
-from seepage.defenses._chain import OnAggregate
+from seepage.core._chain import OnAggregate
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from seepage.audit._run_case import run_case
 from seepage.audit.results import Results
 from seepage.bounds import BOUNDS, CandidateError, IdentificationLimit
 from seepage.bounds._dp_limits import read_guaranteed_noise
+from seepage.core._chain import Chain
 from seepage.core._construct import Component
 from seepage.core._reconstruction import Race, Trial
-from seepage.defenses._chain import Chain
 from seepage.report import Level, explain_silence, headrooms, read_headroom, verdict
 from seepage.report._limits import _find_limit, find_beaten, find_limits
 from seepage.report._wording import Kind

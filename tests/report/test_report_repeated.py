@@ -13,8 +13,8 @@ from seepage.audit._record import Control, Record
 from seepage.audit.results import Results
 from seepage.audit.results._controls import join_controls
 from seepage.core import Reconstruction
+from seepage.core._chain import OnAggregate
 from seepage.core._construct import Component
-from seepage.defenses._chain import OnAggregate
 from seepage.report import Level, summarise, verdict
 from seepage.report._ci_files import as_junit
 from seepage.report._flat_rows import result_rows

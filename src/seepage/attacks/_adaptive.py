@@ -26,6 +26,7 @@ from seepage.core import (
     Rng,
     Update,
 )
+from seepage.core._chain import OnAggregate, OnInputs
 from seepage.core._protocols import Stage
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.defenses import (
@@ -37,7 +38,6 @@ from seepage.defenses import (
     Soteria,
     chain,
 )
-from seepage.defenses._chain import OnAggregate, OnInputs
 from seepage.defenses._representation import VariationalBottleneck
 from seepage.probing._heads import head_of
 from seepage.search._defense_inversion import INVERSIONS, AttackPlan, Inverter, read_survivors

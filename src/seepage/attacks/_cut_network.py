@@ -14,9 +14,9 @@ from seepage.attacks.feature_recovery._features import Features
 from seepage.attacks.labels._read_logits import inner_product
 from seepage.clients import Client, Gradient
 from seepage.core import Mixing, Observation, Rng, Task, Update
+from seepage.core._chain import Chain
 from seepage.core.errors import InvalidValue
 from seepage.defenses import Clip, chain
-from seepage.defenses._chain import Chain
 from seepage.probing._hooks import running_order
 from seepage.search._feature_matching import features_at
 

@@ -15,8 +15,8 @@ from seepage.attacks._unmixed import Unmixed
 from seepage.audit._record import Defense
 from seepage.audit._targets import Target
 from seepage.bounds._bound import Bound
-from seepage.clients._client import Client
 from seepage.core import ActiveAttack, Attack, Batch, Metric, Observation, Rng, Task, Update
+from seepage.core._client import Client
 from seepage.core._construct import Component
 from seepage.core._digest import digest, stable_repr
 from seepage.core._rng import require_seed

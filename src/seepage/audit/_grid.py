@@ -15,16 +15,16 @@ from seepage.audit._record import UNAWARE, Outcome, Record
 from seepage.audit._run_case import AnyCase, Executor, announce_nothing, run_case, serial
 from seepage.audit._targets import Target
 from seepage.bounds._bound import Bound
-from seepage.clients._client import Client
 from seepage.clients._gradient import Gradient
 from seepage.core import Attack, LocalComputation, Metric, Protection, Task
+from seepage.core._chain import chain
+from seepage.core._client import Client
 from seepage.core._construct import Component
 from seepage.core._digest import stable_repr
 from seepage.core._progress import measure_pace
 from seepage.core._protocols import needs_labels
 from seepage.core.errors import MissingKnowledge, error_path
 from seepage.data._public_data import PublicData
-from seepage.defenses._chain import chain
 from seepage.rehearsal._attack_protocols import Rehearses
 from seepage.threats._threat import Threat
 

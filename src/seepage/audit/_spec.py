@@ -18,10 +18,10 @@ from seepage.audit._spec_text import SpecSource, locate_error
 from seepage.audit._targets import Target
 from seepage.clients._gradient import Gradient
 from seepage.core import LocalComputation, Metric, Paired, Protection, Task
+from seepage.core._chain import chain
 from seepage.core._construct import build, construct, parse_toml
 from seepage.core._rng import require_seed
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName, error_path
-from seepage.defenses._chain import chain
 from seepage.scoring import METRICS, find_metric
 from seepage.threats._threat import Threat
 

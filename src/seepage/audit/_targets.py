@@ -29,13 +29,13 @@ from seepage.core import (
     Task,
 )
 from seepage.core._batch import are_numbers, class_numbers
+from seepage.core._chain import chain
 from seepage.core._digest import digest
 from seepage.core._domain import describe_inputs
 from seepage.core._scale import scale_of
 from seepage.core.errors import InvalidValue, require_at_least
 from seepage.data._dataset import Dataset
 from seepage.data._public_data import PublicData
-from seepage.defenses._chain import chain
 from seepage.scoring import METRICS, Scores, baseline_scores, pair, score
 from seepage.scoring._gallery import STRANGERS, Gallery, find_strangers, identify
 from seepage.scoring._identification import Identification

@@ -8,8 +8,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from seepage.clients._client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
+from seepage.core._client import Client
 from seepage.core._rng import require_key
 from seepage.core.errors import NotApplicable
 

@@ -20,9 +20,9 @@ from seepage.bounds._bound import (
 )
 from seepage.bounds._information import Channel, channel, require_gaussian
 from seepage.bounds._inverse_trace import half_width
-from seepage.clients._client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
 from seepage.core._batch import are_numbers
+from seepage.core._client import Client
 from seepage.core.errors import NotApplicable, require_at_least
 from seepage.data._dataset import Dataset
 from seepage.data._load import load

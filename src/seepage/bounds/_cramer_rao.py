@@ -35,8 +35,8 @@ from seepage.bounds._inverse_trace import (
     describe_error,
     half_width,
 )
-from seepage.clients._client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
+from seepage.core._client import Client
 from seepage.core.errors import NotApplicable, require_at_least, require_within
 
 # A share of open directions below this, in one example, is a rounding error.

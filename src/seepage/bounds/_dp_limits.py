@@ -13,9 +13,9 @@ import torch
 from seepage.bounds._bound import AMONG, EVERY_ATTACK, OTHERS_KNOWN, bound_below
 from seepage.bounds._candidates import OverCandidates
 from seepage.bounds.dp import gaussian_blow_up, integrate_failure, read_noise_multiplier
-from seepage.clients._client import Client
 from seepage.clients._gradient import Gradient
 from seepage.core import Batch, BoundValue, Rng, Task
+from seepage.core._client import Client
 from seepage.core._rng import require_key
 from seepage.core.errors import InvalidValue, require_at_least
 from seepage.defenses._clip import AddGaussian, Clip, ClipEach, Mean

@@ -17,8 +17,8 @@ from seepage.bounds._bound import (
 )
 from seepage.bounds._information import channel, information
 from seepage.bounds._inverse_trace import RESOLVED, Inversion
-from seepage.clients._client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
+from seepage.core._client import Client
 from seepage.core._rng import require_key
 from seepage.core.errors import NotApplicable, require_at_least, require_within
 from seepage.exposure._inspection import inspection

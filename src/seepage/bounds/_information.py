@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from seepage.attacks._jacobian import Jacobian
-from seepage.clients._client import Client
 from seepage.core import Batch, Defense, Protection, Rng, Task, Update
+from seepage.core._chain import Chain, chain
+from seepage.core._client import Client
 from seepage.core._device import convert, precision
 from seepage.core._progress import report
 from seepage.core.errors import NotApplicable
-from seepage.defenses._chain import Chain, chain
 from seepage.defenses._clip import AddGaussian, AddLaplace
 from seepage.defenses._compress import Dropout, Quantize, Sign
 from seepage.numerics._least_squares import Linear

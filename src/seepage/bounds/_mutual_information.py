@@ -21,8 +21,8 @@ from seepage.bounds._bound import (
 )
 from seepage.bounds._information import Channel, channel, require_gaussian
 from seepage.bounds._inverse_trace import COVERED, half_width
-from seepage.clients._client import Client
 from seepage.core import Batch, BoundValue, Rng, Task
+from seepage.core._client import Client
 from seepage.core.errors import require_at_least, require_within
 
 # Directions with less than this share of the largest variance are rounding errors.

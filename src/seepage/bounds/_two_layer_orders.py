@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from seepage.bounds._information import Channel, information
-from seepage.clients._client import Client
 from seepage.core import Batch, Protection, Task
+from seepage.core._chain import chain
+from seepage.core._client import Client
 from seepage.core.errors import InvalidValue, NotApplicable
 from seepage.defenses._aggregation import SecureAggregation
-from seepage.defenses._chain import chain
 from seepage.defenses._clip import AddGaussian, Clip, ClipEach, Mean
 from seepage.defenses._compress import Dropout, Prune, TopK
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from seepage.bounds._bound import UNBIASED, LowerBound, bound_below
-from seepage.clients._client import Client
 from seepage.clients._gradient import Gradient
 from seepage.core import Batch, BoundValue, Rng, Task
+from seepage.core._client import Client
 from seepage.core.errors import InvalidValue, NotApplicable, require_at_least, require_within
 from seepage.defenses._clip import noise_multiplier
 

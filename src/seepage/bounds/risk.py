@@ -12,8 +12,8 @@ from torch import Tensor
 
 from seepage.attacks._jacobian import Jacobian
 from seepage.bounds._information import draw_signs
-from seepage.clients._client import Client
 from seepage.core import Batch, Rng, Task
+from seepage.core._client import Client
 from seepage.core._plugins import Catalogue
 from seepage.core._rng import require_key
 from seepage.core.errors import require_at_least, require_positive

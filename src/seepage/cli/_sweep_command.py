@@ -22,8 +22,8 @@ from seepage.cli._console import print_line
 from seepage.cli._new_command import write_scenario
 from seepage.cli._report_command import write
 from seepage.cli._run_audit import CASE_FAILED, DONE, perform, show_plan
-from seepage.clients._client import Client
 from seepage.core import Protection, Rng, Task
+from seepage.core._client import Client
 from seepage.core.errors import Diverged, InvalidValue
 from seepage.defenses._clip import dp_sgd, gaussian_epsilon, noise_multiplier
 from seepage.report import as_csv, audit_verdict

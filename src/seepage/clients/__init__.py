@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from seepage.clients._client import Client, SharedUpdate
 from seepage.clients._gradient import FedAvg, Gradient, batch_statistics
 from seepage.core import LocalComputation
+from seepage.core._client import Client, SharedUpdate
 
 LOCALS: Mapping[str, Callable[..., LocalComputation]] = MappingProxyType(
     {"Gradient": Gradient, "FedAvg": FedAvg}

@@ -11,8 +11,8 @@ from torch import Tensor
 from seepage.core.errors import MissingKnowledge, NotApplicable
 
 if TYPE_CHECKING:
-    from seepage.clients import Client
     from seepage.core._batch import Batch
+    from seepage.core._client import Client
     from seepage.core._task import Task
     from seepage.core._update import Update
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from seepage.core import Protection
+from seepage.core._chain import Chain, chain
 from seepage.core._plugins import Catalogue
 from seepage.defenses._aggregation import SecureAggregation
-from seepage.defenses._chain import Chain, chain
 from seepage.defenses._clip import (
     AddGaussian,
     AddLaplace,

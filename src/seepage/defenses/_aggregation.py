@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 
 from seepage.core import Batch, Update
+from seepage.core._chain import Link
 from seepage.core.errors import InvalidValue, require_at_least
-from seepage.defenses._chain import Link
 
 
 @dataclass(frozen=True, repr=False)

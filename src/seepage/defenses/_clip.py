@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Defense, Protection, Rng, Update
+from seepage.core._chain import Chain, OnAggregate, OnUpdate, chain
 from seepage.core._update import Granularity
 from seepage.core.errors import (
     InvalidValue,
@@ -19,7 +20,6 @@ from seepage.core.errors import (
     require_at_least,
     require_within,
 )
-from seepage.defenses._chain import Chain, OnAggregate, OnUpdate, chain
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from seepage.core import Rng, Update
+from seepage.core._chain import OnAggregate
 from seepage.core.errors import InvalidValue
-from seepage.defenses._chain import OnAggregate
 
 # A wider step also moves entries whose sign is right; a narrower one moves hardly any entry from a
 # random start. Among 1 to 50, five recovered most on shallow networks.

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from seepage.core import Batch, Mixing, PreparedBatch, Rng
+from seepage.core._chain import OnInputs
 from seepage.core._protocols import Stage
 from seepage.core.errors import InvalidValue
-from seepage.defenses._chain import OnInputs
 
 # A row of coefficients that exceeds the bound is drawn again, this many times at most.
 TRIALS = 1000

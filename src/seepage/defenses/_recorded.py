@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from seepage.core import Protection
+from seepage.core._chain import Link
 from seepage.core._construct import Component, construct
 from seepage.core.errors import SeepageError
 from seepage.defenses import DEFENSES
-from seepage.defenses._chain import Link
 from seepage.defenses._clip import AddGaussian, ClipEach, Mean
 
 

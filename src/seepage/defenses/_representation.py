@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from seepage.core import PreparedBatch, Rng, Task
+from seepage.core._chain import OnInputs
 from seepage.core._draws import PrivateDraws
 from seepage.core._protocols import Stage
 from seepage.core._rng import require_seed
 from seepage.core.errors import InvalidValue
-from seepage.defenses._chain import OnInputs
 from seepage.probing._heads import head_of, representation
 
 # Features whose slopes are computed at once.

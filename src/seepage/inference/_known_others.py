@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from seepage.core import Batch, Observation, Rng
+from seepage.core._chain import chain
 from seepage.core._device import precision
 from seepage.core.errors import NotApplicable
-from seepage.defenses._chain import chain
 from seepage.defenses._clip import AddGaussian
 from seepage.numerics._significance import conformal_p_values
 

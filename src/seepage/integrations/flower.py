@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from seepage.core import Protection, Rng, Update
+from seepage.core._chain import Chain
 from seepage.core.errors import InvalidValue, SeepageError
-from seepage.defenses._chain import Chain
 from seepage.integrations.recorder import Recorder, select_moved
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from seepage.attacks._applicability import Applicability
 from seepage.attacks._image_prior import PriorNetwork, through
 from seepage.attacks.labels._infer_labels import InferLabels
 from seepage.core import Attack, AttackWrapper, Observation, Prepared, Rng
+from seepage.core._chain import chain
 from seepage.core._construct import write_call
-from seepage.defenses._chain import chain
 from seepage.rehearsal._combine import MeanOfStarts
 
 # What a search does about a defense that it knows: reads off the update what the defense did,

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seepage.clients._client import Client
 from seepage.core import Attack, Observation, Protection, Rng, Simulate, Task, Update
+from seepage.core._chain import OnAggregate
+from seepage.core._client import Client
 from seepage.defenses import Chain, Clip, Dropout, Prune, Sign, TopK, chain
-from seepage.defenses._chain import OnAggregate
 
 
 @dataclass(frozen=True, eq=False)

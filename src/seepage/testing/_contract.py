@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seepage.clients._client import Client
 from seepage.clients._gradient import Gradient
 from seepage.core import (
     ActiveAttack,
@@ -27,8 +26,9 @@ from seepage.core import (
     Task,
     Update,
 )
+from seepage.core._chain import chain
+from seepage.core._client import Client
 from seepage.core.errors import MissingKnowledge
-from seepage.defenses._chain import chain
 from seepage.scoring._scores import METRICS, score
 from seepage.threats._threat import Threat
 

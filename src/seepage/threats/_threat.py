@@ -10,13 +10,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from seepage.clients._client import Client, SharedUpdate
 from seepage.clients._gradient import batch_statistics
 from seepage.core import Batch, Mixing, Observation, PreparedBatch, Rng, Statistics, Task, Update
+from seepage.core._chain import chain
+from seepage.core._client import Client, SharedUpdate
 from seepage.core._device import precision, upcast
 from seepage.core._task import Mode
 from seepage.core.errors import InvalidValue
-from seepage.defenses._chain import chain
 from seepage.defenses._mixing import mix
 
 

@@ -15,16 +15,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from seepage.clients._client import Client
 from seepage.core import Batch, PreparedBatch, Protection, Rng, Task, Update
+from seepage.core._chain import chain
 from seepage.core._checkpoint import checkpoints
+from seepage.core._client import Client
 from seepage.core._device import precision as gpu_precision
 from seepage.core._progress import report
 from seepage.core._rng import require_key
 from seepage.core._task import batchnorm_layers
 from seepage.core.errors import Diverged, InvalidValue
 from seepage.defenses._aggregation import SecureAggregation
-from seepage.defenses._chain import chain
 from seepage.defenses._clip import epsilon, noise_multiplier
 from seepage.defenses._mixing import InstaHide
 from seepage.utility._per_example import TrackStatistics

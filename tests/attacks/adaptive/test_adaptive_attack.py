@@ -8,9 +8,9 @@ import torch
 import seepage as sp
 from seepage.attacks import Unmixed, adaptive
 from seepage.attacks._adaptive import Adaptive, adapt_to_defense
+from seepage.core._chain import OnAggregate
 from seepage.core.errors import MissingKnowledge, NotApplicable
 from seepage.defenses import Chain
-from seepage.defenses._chain import OnAggregate
 from seepage.search import Engine
 from seepage.search.fast import case_simulation
 from seepage.search.fast._row_simulation import SharedWeights

@@ -10,8 +10,8 @@ from torch.func import vjp
 
 from seepage.clients._gradient import Gradient
 from seepage.core import AttackWrapper, Observation, Prepared, Rng, Task
+from seepage.core._chain import chain
 from seepage.core.errors import NotApplicable
-from seepage.defenses._chain import chain
 from seepage.probing._heads import PROBES, classifier_head
 
 

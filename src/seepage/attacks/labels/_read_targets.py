@@ -9,9 +9,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from seepage.clients._client import Client
 from seepage.clients._gradient import Gradient
 from seepage.core import Observation, Rng, Task
+from seepage.core._client import Client
 from seepage.core._observation import Simulate
 from seepage.core.errors import NotApplicable
 from seepage.probing._heads import Head, classifier_head

@@ -27,7 +27,7 @@ from seepage.search.fast._row_kernels import split_rows, use_channels_last
 from seepage.search.fast._row_layers import make_row_layer
 
 if TYPE_CHECKING:
-    from seepage.defenses._chain import Chain
+    from seepage.core._chain import Chain
     from seepage.search._objective import RowSimulation
 
 

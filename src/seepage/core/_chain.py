@@ -9,19 +9,12 @@ from functools import cached_property
 from itertools import pairwise, takewhile
 from typing import Any, ClassVar, cast, overload
 
-from seepage.core import (
-    Aggregation,
-    Batch,
-    Defense,
-    InputDefense,
-    PreparedBatch,
-    Protection,
-    Rng,
-    Task,
-    Update,
-)
-from seepage.core._protocols import Stage
-from seepage.core._update import Granularity
+from seepage.core._batch import Batch
+from seepage.core._observation import PreparedBatch
+from seepage.core._protocols import Aggregation, Defense, InputDefense, Protection, Stage
+from seepage.core._rng import Rng
+from seepage.core._task import Task
+from seepage.core._update import Granularity, Update
 from seepage.core.errors import InvalidValue
 
 # The order of the data flow. Mixing and aggregation may occur only once.

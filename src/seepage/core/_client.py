@@ -7,11 +7,15 @@ from functools import cached_property
 
 from torch import Tensor
 
-from seepage.core import Batch, LocalComputation, PreparedBatch, Protection, Rng, Task, Update
+from seepage.core._batch import Batch
+from seepage.core._chain import Chain, chain
 from seepage.core._device import upcast
-from seepage.core._rng import require_key
+from seepage.core._observation import PreparedBatch
+from seepage.core._protocols import LocalComputation, Protection
+from seepage.core._rng import Rng, require_key
+from seepage.core._task import Task
+from seepage.core._update import Update
 from seepage.core.errors import InvalidValue
-from seepage.defenses._chain import Chain, chain
 
 # The largest difference of an update, by its length, that rounding explains; and how many draws of
 # a defense are compared: one that acts on every second batch is found out 255 times in 256.
