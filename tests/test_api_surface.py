@@ -19,12 +19,12 @@ from seepage.zoo import MODELS
 # By package; the root comes first.
 PROMISED_NAMES = {
     "": (
-        "AddGaussian AddLaplace AuditSteps Batch Certificate Client Clip ClipEach Dropout FedAvg "
-        "Gradient InstaHide Mean MixUp Oasis Observation Paired Precode Prune PublicData Quantize "
-        "Reconstruction RecordSteps Rng SecureAggregation SeepageError Sign Soteria Task Threat "
-        "TopK Trace Update attacks attributes audit audit_epsilon audit_step auto bounds capture "
-        "certify chain cross_entropy data domains dp_sgd epsilon membership rng score utility vet "
-        "zoo"
+        "AddGaussian AddLaplace AuditSteps Batch Certificate Client Clip ClipEach Decoder "
+        "Dropout FedAvg Gradient InstaHide Mean MixUp Oasis Observation Paired Precode Prune "
+        "PublicData Quantize Reconstruction RecordSteps Rng SecureAggregation SeepageError Sign "
+        "Soteria Task Threat TopK Trace Update attacks attributes audit audit_epsilon "
+        "audit_step auto bounds capture certify chain cross_entropy data domains dp_sgd epsilon "
+        "membership rng score utility vet zoo"
     ),
     "attacks": (
         "PriorNetwork ReadLogits Unmixed adaptive analytic_fc april bag_of_words class_fishing "

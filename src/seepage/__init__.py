@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from seepage.inference import attributes, audit_epsilon, membership
     from seepage.rehearsal import auto
     from seepage.scoring import score
+    from seepage.search import Decoder
     from seepage.step._audit_step import audit_step
     from seepage.step._training_steps import AuditSteps, RecordSteps
     from seepage.threats import Threat
@@ -103,6 +104,7 @@ _HOMES = {
     "seepage.data._public_data": ("PublicData",),
     "seepage.rehearsal": ("auto",),
     "seepage.scoring": ("score",),
+    "seepage.search": ("Decoder",),
     "seepage.step": ("audit_step",),
     "seepage.step._training_steps": ("AuditSteps", "RecordSteps"),
     "seepage.threats": ("Threat",),
@@ -118,6 +120,7 @@ __all__ = [
     "Client",
     "Clip",
     "ClipEach",
+    "Decoder",
     "Dropout",
     "FedAvg",
     "Gradient",

@@ -40,7 +40,7 @@ _FOLDERS = (CASES, INPUTS, CHECKPOINTS)
 _FILES = (PLAN, SPEC, ENVIRONMENT, PAGE, SHEET, LOCK)
 _OWNER = re.compile(rb"seepage (\d+)\n")
 # Checkpoints are named by fingerprints, which are not known when the audit begins.
-_CHECKPOINT = re.compile(rf"(race-)?[0-9a-f]{{24}}{re.escape(SUFFIX)}")
+_CHECKPOINT = re.compile(rf"(race-|decoder-)?[0-9a-f]{{24}}{re.escape(SUFFIX)}")
 # Locks are taken for a moment to begin, and shared while cases run.
 _PATIENCE = 30.0
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from seepage.core._rng import Rng
 from seepage.core._task import Task
+from seepage.core.errors import InvalidValue, UnknownName
 
 
 @contextmanager
@@ -44,6 +46,44 @@ def layer_inputs(
         for name in layers:
             hooks.enter_context(modules[name].register_forward_pre_hook(partial(keep, name)))
         yield read
+
+
+class _AllRead(BaseException):
+    """Ends a pass once every layer has read its input; no network catches it by mistake."""
+
+
+def read_layers(task: Task, layers: Sequence[str], normalised: Tensor) -> dict[str, Tensor]:
+    """What layers read when the network runs on normalised inputs, by name.
+
+    The pass ends at the last of them, so that nothing behind it is computed. It can be
+    differentiated in the inputs, not in the parameters.
+
+    Example:
+        >>> import torch
+        >>> from seepage.zoo import lenet
+        >>> read_layers(lenet(), ["head"], torch.zeros(2, 3, 32, 32))["head"].shape
+        torch.Size([2, 768])
+    """
+    modules = dict(task.network.named_modules())
+    read: dict[str, Tensor] = {}
+
+    def keep(name: str, _: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        if name not in read:
+            # A copy, since a layer that runs in place would change what it has read.
+            read[name] = arguments[0].clone()
+        if len(read) == len(layers):
+            raise _AllRead
+
+    for name in layers:
+        if name not in modules:
+            raise UnknownName("layer", name, modules, where=f"of {task.name}")
+    with ExitStack() as hooks, suppress(_AllRead):
+        for name in layers:
+            hooks.enter_context(modules[name].register_forward_pre_hook(partial(keep, name)))
+        functional_call(task.network, dict(task.parameters), (normalised,))
+    if unread := [name for name in layers if name not in read]:
+        raise InvalidValue(f"the layer {unread[0]!r} of {task.name} does not run")
+    return read
 
 
 _PROBES = 4

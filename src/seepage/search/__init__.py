@@ -1,4 +1,4 @@
-"""Gradient matching: terms, optimisers, schedules, and the engine that runs them."""
+"""Gradient matching: terms, optimisers, schedules, engine; and the inversion of feature maps."""
 
 from seepage.numerics._schedules import Constant, CosineDecay, StepDecay, WarmUp
 from seepage.search._engine import Engine
@@ -6,6 +6,8 @@ from seepage.search._feature_matching import FeatureMatching
 from seepage.search._fidelity import L2, Cosine, GaussianLikelihood, LayerwiseCosine
 from seepage.search._generator import Generator, SoftmaxCategories
 from seepage.search._lbfgs import LBFGS
+from seepage.search._map_decoder import Decoder, LearnedDecoder
+from seepage.search._map_inversion import KnownMap, invert_maps
 from seepage.search._matching import GradientMatching, together
 from seepage.search._objective import Candidate, Term
 from seepage.search._optimisers import Adam, GradientDescent, Langevin, Optimiser
@@ -29,6 +31,7 @@ __all__ = [
     "Cosine",
     "CosineDecay",
     "Decaying",
+    "Decoder",
     "Engine",
     "FeatureMatching",
     "GaussianLikelihood",
@@ -36,8 +39,10 @@ __all__ = [
     "GradientDescent",
     "GradientMatching",
     "GroupConsistency",
+    "KnownMap",
     "Langevin",
     "LayerwiseCosine",
+    "LearnedDecoder",
     "NormalStart",
     "Optimiser",
     "Orthogonality",
@@ -50,5 +55,6 @@ __all__ = [
     "UniformStart",
     "WarmStart",
     "WarmUp",
+    "invert_maps",
     "together",
 ]
