@@ -67,6 +67,14 @@ BAD = {
         spec(data='{ name = "photos", people = 1.5 }'),
         "expected people >= 1, or a list of their numbers, got 1.5",
     ),
+    "more people than there are": (
+        spec(data='{ name = "photos", people = 999999999999999, start = 1 }'),
+        "expected people among the 24 of photos, got 999999999999999 from number 1 on",
+    ),
+    "a model within a list": (
+        spec(models="[[1]]"),
+        "models: expected a model as a table such as { name = ... }, got [1]",
+    ),
     "a name that looks like an emoji": (spec(data='{ name = "a:b:c" }'), "data set 'a:b:c'"),
     "unknown top key": (
         spec(head="seed = [0]"),

@@ -17,7 +17,13 @@ import seepage as sp
 from seepage import report
 from seepage.audit import Choice, find_breaches, pareto_front
 from seepage.audit._record import Control
-from seepage.audit._words import defense_words, list_words, short_names, threat_words
+from seepage.audit._words import (
+    defense_words,
+    list_words,
+    local_words,
+    short_names,
+    threat_words,
+)
 from seepage.audit.results import Results
 from seepage.audit.results._effort_curve import effort_curves
 from seepage.cli._run_audit import _is_inconclusive
@@ -718,6 +724,12 @@ def test_words_are_those_of_a_sentence():
     )
     honest = Component("Threat", {"knows_labels": True, "server": "honest"})
     assert threat_words(honest) == "the update and the labels"
+
+
+@pytest.mark.parametrize("odd", ["four", [4], {"a": 1}, 4.5])
+def test_arguments_of_an_altered_record_have_words_too(odd):
+    assert local_words(Component("FedAvg", {"steps": odd})).startswith("FedAvg(steps=")
+    assert "the update" in threat_words(Component("Threat", {"batchnorm": odd}))
 
 
 @pytest.mark.parametrize("batchnorm", ["exact", "running", "unknown"])

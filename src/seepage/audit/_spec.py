@@ -150,7 +150,7 @@ def _share_models(device: str) -> Callable[..., Task]:
     known: dict[tuple[str, int], tuple[Task, Dataset | CapturedData]] = {}
 
     def build_once(part: entries.Part, dataset: Dataset | CapturedData) -> Task:
-        written = part if isinstance(part, str) else sorted(part.items())
+        written = sorted(part.items()) if isinstance(part, Mapping) else part
         key = repr(written), id(dataset)
         if key not in known:
             task = entries.read_model(part, dataset).to(device=torch.device(device))

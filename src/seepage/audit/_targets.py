@@ -408,6 +408,11 @@ def select_targets(
     elif start is None:
         numbers, sampling = _draw_people(dataset, people, sample_seed), "at random"
     else:
+        if start < 0 or start + people > len(dataset):
+            raise InvalidValue(
+                f"expected people among the {len(dataset)} of {dataset.name}, got {people} from "
+                f"number {start} on"
+            )
         numbers, sampling = tuple(range(start, start + people)), "in order"
     if not numbers or not all(type(number) is int for number in numbers):
         raise InvalidValue(f"expected people >= 1, or a list of their numbers, got {people!r}")

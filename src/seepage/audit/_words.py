@@ -36,6 +36,8 @@ def local_words(local: Component) -> str:
     if local.name != "FedAvg":
         return str(local)
     steps, epochs, size = (arguments.get(k) for k in ("steps", "epochs", "local_batch_size"))
+    if not (isinstance(steps, int | None) and isinstance(epochs, int | None)):
+        return str(local)
     long = count_noun(epochs or 1, "epoch") if steps is None else count_noun(steps, "step")
     return f"FedAvg {long}" + (f", batches of {size}" if size else "")
 
@@ -59,7 +61,7 @@ def _split_threat(threat: Component) -> tuple[list[str], list[str]]:
         if name in _KNOWLEDGE:
             (had if value else lacked).append(_KNOWLEDGE[name])
         elif name == "batchnorm":
-            known = value in _STATISTICS
+            known = isinstance(value, str) and value in _STATISTICS
             (had if known else lacked).append(_STATISTICS[value if known else "exact"])
         elif name == "rounds":
             if value != 1:

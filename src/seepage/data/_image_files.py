@@ -100,7 +100,10 @@ def read_picture(path: Path) -> Tensor:
         return _read_dicom(path)
     from PIL import Image, ImageOps
 
-    damage = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, struct.error, zlib.error)
+    damage = (
+        *(OSError, SyntaxError, ValueError, TypeError, EOFError, RuntimeError, MemoryError),
+        *(struct.error, zlib.error),
+    )
     try:
         with open_plain(path, follow=True) as file, warnings.catch_warnings():
             # What Pillow warns of is refused below, or has a limit of our own.
