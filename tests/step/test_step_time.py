@@ -10,6 +10,8 @@ import seepage as sp
 from seepage.core import _progress as progress
 from seepage.core._progress import limited, report, time_left
 from seepage.core.errors import NotApplicable
+from seepage.probing import _heads as heads
+from seepage.step import _step_people
 
 TICK = 0.01
 # Whatever begins after the end takes a step, and reads the clock a few times.
@@ -111,3 +113,27 @@ def test_the_nearest_limit_counts_and_work_that_reports_after_it_ends(clock):
         with pytest.raises(NotApplicable, match="give more seconds"):
             report(2, 2, 0.0)
     report(2, 2, 0.0)
+
+
+def test_a_step_probes_its_network_once_however_many_attacks_ask():
+    read = []
+
+    class Counting(nn.Flatten):
+        def forward(self, inputs):
+            read.append(len(inputs))
+            return super().forward(inputs)
+
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), Counting(), nn.Linear(400, 4))
+    batch = torch.rand(1, 1, 12, 12), torch.tensor([2])
+    sp.audit_step(model, nn.CrossEntropyLoss(), batch, domain=(0, 1), steps=1)
+    assert read.count(heads.PROBES) == 1
+
+
+def test_large_images_are_probed_and_compared_with_fewer(monkeypatch):
+    monkeypatch.setattr(heads, "_ENTRIES", 100)
+    monkeypatch.setattr(_step_people, "_ENTRIES", 100)
+    result = audit(people=1, others=None, steps=1)
+    [found] = result.records[0].identification
+    assert found.strangers == 24
+    pool = _step_people._make_up(sp.domains.Image((1, 6, 6)), 2)
+    assert len(pool.unique(dim=0)) == 24

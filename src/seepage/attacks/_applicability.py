@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from seepage.core import Attack, Domain, Observation, Rng
+from seepage.core._once import once
 from seepage.core._usable_update import require_continuous, require_usable
 from seepage.core.errors import NotApplicable, SeepageError, explain_errors, line_to_store
 from seepage.domains import Image, Signal, Tabular, Tokens, Vector
@@ -86,6 +87,7 @@ class Applicability:
     refused: Mapping[str, str]
 
 
+@once
 def check_applicability(observation: Observation, *, steps: int = 1_000) -> Applicability:
     """Choose attacks for an update by what the network and the update allow.
 

@@ -19,6 +19,7 @@ from seepage.core import ActiveAttack, Attack, Batch, Metric, Observation, Rng, 
 from seepage.core._client import Client
 from seepage.core._construct import Component
 from seepage.core._digest import digest, stable_repr
+from seepage.core._once import once
 from seepage.core._rng import require_seed
 from seepage.core.errors import InvalidValue
 from seepage.rehearsal._attack_protocols import Searches
@@ -152,6 +153,19 @@ def _replace_by_noise(seen: Observation, rng: Rng) -> Observation:
     return replace(seen, update=replace(seen.update, tensors=drawn), others=others)
 
 
+@once
+def observe_target(
+    target: Target, client: Client, threat: Threat, task: Task, seed: int
+) -> Observation:
+    """What the adversary sees: the captured update, or one that the client computes now."""
+    _require_simulated(client, task)
+    if target.captured is not None:
+        known = client.defense if threat.knows_defense else None
+        return target.captured.observe(task, defense=known)
+    private = task.move_batch(target.require_batch())
+    return threat.observe(client, task, private, rng=client_key(seed, client, target))
+
+
 @dataclass(frozen=True, eq=False)
 class Case(_GridCell):
     """One attack on one client's update.
@@ -209,14 +223,13 @@ class Case(_GridCell):
 
     def observe(self) -> Observation:
         """What the adversary sees: the captured update, or one that the client computes now."""
-        captured = self.target.captured
-        _require_simulated(self.client, self.task)
-        if captured is not None:
-            known = self.client.defense if self.threat.knows_defense else None
-            return captured.observe(self.task, defense=known)
+        captured = self.target.captured is not None
+        task = self.task if captured else self.broadcast
+        seen = observe_target(self.target, self.client, self.threat, task, self.seed)
+        if captured or self.control != "noise":
+            return seen
         key = client_key(self.seed, self.client, self.target)
-        seen = self.threat.observe(self.client, self.broadcast, self.private, rng=key)
-        return _replace_by_noise(seen, key.fork("noise")) if self.control == "noise" else seen
+        return _replace_by_noise(seen, key.fork("noise"))
 
     def search_alone(self) -> list[Case]:
         """The same control for the search alone; none if the attack has no closed form to leave."""

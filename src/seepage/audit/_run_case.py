@@ -30,6 +30,7 @@ from seepage.core._device import convert, upcast
 from seepage.core._digest import digest
 from seepage.core._domain import describe_inputs
 from seepage.core._grouping import group_by
+from seepage.core._once import computing_once
 from seepage.core._progress import time_left
 from seepage.core.errors import (
     InvalidValue,
@@ -58,9 +59,10 @@ LEFT, FAR = 0.05, 4.0
 def run_case(case: AnyCase) -> Outcome:
     """Run a case; a failure becomes a record with its reason, so that the rest can go on."""
     try:
-        if isinstance(case, BoundCase):
-            return Outcome(_compute_bound(case), case.target.truth, None)
-        return _attack(case, case.observe())
+        with computing_once():
+            if isinstance(case, BoundCase):
+                return Outcome(_compute_bound(case), case.target.truth, None)
+            return _attack(case, case.observe())
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the others must go on
         return _refuse_case(case, error)
 
@@ -153,7 +155,7 @@ def _run_together(cases: Sequence[AnyCase]) -> list[Outcome]:
         seen = [case.observe() for case in attacks]
     except (Exception, SystemExit):  # noqa: BLE001 - one by one, the case that cannot be observed shows
         return [run_case(case) for case in cases]
-    with until_done():
+    with until_done(), computing_once():
         return _attack_together(attacks, seen)
 
 

@@ -55,6 +55,8 @@ _WARPS: tuple[_Warp, ...] = (
 # Smaller inputs are compared as they are: a part of them tells nobody apart.
 _SMALLEST = 16
 _LARGEST_SIDE = 32
+# Entries of the pictures that are made small at once.
+_TOGETHER = 2**20
 _PATCH = 8
 _TINY = 1e-12
 # How many pixels a side become one: against noise, and for guesses that are blurred themselves.
@@ -63,7 +65,7 @@ _POOLED = {"pixels": 1, "coarse pixels": 2, "coarsest pixels": 4}
 
 def embed_pictures(pictures: Tensor) -> Features:
     """Images `(N, C, H, W)` or signals `(N, C, L)` as they are compared, by measure."""
-    shown = _shrink(_standardise(pictures.float()))
+    shown = _standardise_small(pictures)
     found = {name: _blur(_pool(shown, size)) for name, size in _POOLED.items()}
     found["structure"] = _patches(shown)
     if pictures.ndim == 4:
@@ -88,7 +90,7 @@ def show_pictures(guesses: Tensor) -> tuple[View, ...]:
         for features in map(embed_pictures, sides)
         for frame in (WHOLE, *_LENGTHWISE, *_UPRIGHT)
     ]
-    small = [_shrink(_standardise(side.float())) for side in sides]
+    small = [_standardise_small(side) for side in sides]
     # A guess that is both mirrored and one corner is too rare for the time that it takes.
     changed = [
         (side, change)
@@ -108,6 +110,13 @@ def show_pictures(guesses: Tensor) -> tuple[View, ...]:
             for n, (_, change) in enumerate(changed)
         ),
     )
+
+
+def _standardise_small(pictures: Tensor) -> Tensor:
+    """Pictures in one brightness and contrast, at most 32 pixels a side."""
+    # Several large ones at once would need several times their memory.
+    parts = torch.split(pictures, max(1, _TOGETHER // max(1, pictures[:1].numel())))
+    return torch.cat([_shrink(_standardise(part.float())) for part in parts])
 
 
 def _standardise(values: Tensor) -> Tensor:

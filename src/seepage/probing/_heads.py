@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from seepage.core._observation import Observation
+from seepage.core._once import once
 from seepage.core._rng import Rng
 from seepage.core._task import Task
 from seepage.core._usable_update import require_continuous, require_usable
@@ -19,6 +21,8 @@ from seepage.probing._first_layer import draw_noise, input_readers, watch_linear
 from seepage.probing._hooks import record_visits
 
 PROBES = 16
+# Fewer probes of large inputs do: they hold at most so many entries, and are two at least.
+_ENTRIES = 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +62,7 @@ def _are_logits(returned: Tensor, outputs: Tensor) -> bool:
     )
 
 
+@once
 def classifier_head(task: Task) -> Head:
     """Find the linear layer whose outputs are what the network returns, or before a log-softmax.
 
@@ -72,7 +77,8 @@ def classifier_head(task: Task) -> Head:
     Raises:
         NotApplicable: There is no such layer, or its weight is not trained.
     """
-    probes = task.move_inputs(task.domain.sample(PROBES, rng=Rng(0).fork("probes")))
+    count = max(2, min(PROBES, _ENTRIES // math.prod(task.domain.shape)))
+    probes = task.move_inputs(task.domain.sample(count, rng=Rng(0).fork("probes")))
     with watch_linear_layers(task.network) as passes, torch.no_grad():
         logits = task.outputs(task.parameters, probes)
     heads = [name for name, one in passes.items() if _are_logits(one.returned, logits)]

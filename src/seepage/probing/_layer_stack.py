@@ -92,7 +92,8 @@ INSTEAD = "use gradient matching, such as inverting_gradients()"
 
 Axes = tuple[int, ...]
 
-_PROBES = 4
+# Probes of large inputs hold at most so many entries, and are two at least.
+_PROBES, _ENTRIES = 4, 2**20
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 # Modules that messages need not name.
 _HARMLESS = (nn.Flatten, nn.Identity, nn.Dropout, nn.Tanh, nn.Sigmoid, nn.ReLU, nn.LeakyReLU)
@@ -130,7 +131,8 @@ def read_stack(task: Task) -> Stack:
     """
     # In double precision two different computations do not agree by rounding.
     task = task.in_mode("eval").to(dtype=torch.float64)
-    probes, other = (task.move_inputs(task.domain.sample(_PROBES, rng=Rng(s))) for s in (0, 1))
+    count = max(2, min(_PROBES, _ENTRIES // math.prod(task.domain.shape)))
+    probes, other = (task.move_inputs(task.domain.sample(count, rng=Rng(s))) for s in (0, 1))
     inputs = task.domain.normalise(probes)
     seen, outputs = record_visits(task.network, inputs)
     stack = Stack(tuple(_layers(task, seen, inputs, outputs)))

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from seepage.attacks._applicability import check_applicability
-from seepage.audit._case import Case, client_key
+from seepage.audit._case import Case, client_key, observe_target
 from seepage.audit._targets import Target
 from seepage.clients import Client
-from seepage.core import Attack, Batch, Domain, Observation, Protection, Rng, Task
+from seepage.core import Attack, Batch, Domain, Protection, Rng, Task
 from seepage.core._batch import are_numbers, class_numbers
 from seepage.core._device import convert, upcast
 from seepage.core._draws import private_draws
+from seepage.core._once import computing_once
 from seepage.core._progress import limited
 from seepage.core._rng import require_seed
 from seepage.core._task import trains_by_batch, unwrap
@@ -190,7 +191,10 @@ def audit_step(
         remove_backward_hooks(own)
     unmoved = freeze_unmoved(own, model, optimizer)
     autocast = read_autocast(model)
-    with limited(seconds), leave_unchanged(model), keeping_activations(), ExitStack() as stack:
+    with ExitStack() as stack:
+        for each in (limited(seconds), computing_once(), leave_unchanged(model)):
+            stack.enter_context(each)
+        stack.enter_context(keeping_activations())
         with private_draws() as draws:
             inputs, targets = check_batch(*read_batch(batch))
             padding = None
@@ -245,7 +249,8 @@ def audit_step(
             _UNLABELLED if unlabelled and class_numbers(step.private.labels) is not None else None,
             real.note,
         )
-        seen = _observe(task, client, known, who, key)
+        with explain_errors(NotApplicable, _NO_FUNCTION.format(task.name)):
+            seen = observe_target(who, client, known, task, seed)
         found = check_applicability(seen)
         listed = list_attacks(
             attacks,
@@ -391,10 +396,3 @@ def _compute_outputs(
             f"{tuple(outputs.shape)}"
         )
     return upcast(given), outputs
-
-
-def _observe(task: Task, client: Client, threat: Threat, who: Target, key: Rng) -> Observation:
-    with explain_errors(NotApplicable, _NO_FUNCTION.format(task.name)):
-        if who.captured is not None:
-            return who.captured.observe(task, defense=client.defense)
-        return threat.observe(client, task, task.move_batch(who.require_batch()), rng=key)

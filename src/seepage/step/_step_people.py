@@ -17,8 +17,8 @@ from seepage.core.errors import InvalidValue
 from seepage.rehearsal import PublicData
 from seepage.scoring._gallery import FEWEST, Gallery, find_strangers
 
-# Made-up strangers where there are no others.
-_POOL = 64
+# Made-up strangers where there are no others; fewer large ones, which hold about so many entries.
+_POOL, _FEWEST, _ENTRIES = 64, 24, 2**24
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +112,7 @@ def _gather(task: Task, private: Batch, others: Tensor | None, labels: Tensor | 
     """The people in the batch, beside those whom a guess without any update is made of."""
     shape = task.domain.shape
     shaped = Batch(private.inputs.reshape(-1, *shape).cpu(), private.labels.cpu())
-    pool = task.domain.sample(max(_POOL, len(private)), rng=Rng(0)) if others is None else others
+    pool = _make_up(task.domain, len(private)) if others is None else others
     if len(pool) < len(private):
         raise InvalidValue(
             f"expected others to be at least as many as the batch, got {len(pool)} who are not in "
@@ -130,6 +130,19 @@ def _gather(task: Task, private: Batch, others: Tensor | None, labels: Tensor | 
         ),
         bounds=task.domain.bounds,
         domain=task.domain,
+    )
+
+
+def _make_up(domain: Domain, size: int) -> Tensor:
+    """Strangers where there are no others, at least as many as the batch."""
+    each = math.prod(domain.shape)
+    count = max(size, _FEWEST, min(_POOL, 4 * _ENTRIES // each))
+    together = max(1, _ENTRIES // each)
+    return torch.cat(
+        [
+            domain.sample(min(together, count - first), rng=Rng(0).fork(first) if first else Rng(0))
+            for first in range(0, count, together)
+        ]
     )
 
 

@@ -13,6 +13,7 @@ from seepage.attacks.labels._count_labels import count_classes, estimate_batch_s
 from seepage.attacks.labels._label_evidence import read_evidence, require_classes
 from seepage.attacks.labels._read_targets import read_targets
 from seepage.core import AttackWrapper, Observation, Prepared, Rng
+from seepage.core._once import once
 from seepage.core.errors import MissingKnowledge, NotApplicable, SeepageError
 
 
@@ -137,13 +138,18 @@ def recover_labels(observation: Observation, rule: LabelRule | None = None) -> T
     Targets that are numbers are read off the last layer where it holds them. An unknown batch size
     is estimated where the update shows it.
     """
+    return _recover_labels(observation, rule or CountAware())
+
+
+@once
+def _recover_labels(observation: Observation, rule: LabelRule) -> Tensor:
     if observation.labels is not None:
         return observation.labels
     if observation.task.target_shape is not None:
         return read_targets(observation)
     require_classes(observation.task)
     size = observation.batch_size or estimate_batch_size(observation)
-    return (rule or CountAware())(replace(observation, batch_size=size))
+    return rule(replace(observation, batch_size=size))
 
 
 def try_labels(observation: Observation, *, size: int | None = None) -> Tensor | None:
