@@ -180,6 +180,18 @@ def test_a_pdf_is_one_page_of_the_size_of_the_figure():
     assert height == pytest.approx(drawn.height, abs=0.5)
 
 
+def test_a_label_longer_than_the_page_leaves_room_for_the_strips():
+    """A spec, or a record from elsewhere, may name a defense as it likes."""
+    pytest.importorskip("matplotlib")
+    long = [(Component("Prune" * 60, {"ratio": ratio}),) for ratio in (0.1, 0.9)]
+    drawn = leak_figure(Results.of([record(40.0, defense=one) for one in long]))
+    root = ElementTree.fromstring(drawn.svg())
+    dots = [float(part.get("cx")) for part in root if part.tag.endswith("circle")]
+    assert all(PAGE / 2 < across < PAGE for across in dots)
+    assert len({row.label for row in drawn.rows}) == 2
+    assert drawn.pdf().startswith(b"%PDF-")
+
+
 def test_a_pdf_without_matplotlib_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtra, match=r"\[figures\].*--format svg"):

@@ -20,6 +20,8 @@ _SIZE, _ROW, _TOP, _BOTTOM, _GAP = 8.0, 18.0, 8.0, 30.0, 6.0
 _INK, _FAINT, _LEAK, _SAFE = "#222222", "#bbbbbb", "#b2432f", "#2a6f77"
 # About the width of a letter, as a share of the font size.
 _LETTER = 0.6
+# The most letters of a label, so that half of the page is left for the strips.
+_LONGEST = int((PAGE / 2 - 2 * _GAP) / (_LETTER * _SIZE))
 _ACROSS = "PSNR of each person in dB; red: identified"
 _SHARED = "% right of each person; red: identified"
 
@@ -161,7 +163,23 @@ def leak_figure(results: Results) -> Figure:
             (tick, f"{tick:g}{'+' * (tick >= SATURATED and not shares)}") for tick in axis.ticks(5)
         ),
         tuple(
-            _Row(labels[setup], tuple((value_of(row), row.level.identified) for row in people))
+            _Row(
+                _shorten(labels[setup]),
+                tuple((value_of(row), row.level.identified) for row in people),
+            )
             for setup, people in groups.items()
         ),
     )
+
+
+def _shorten(label: str) -> str:
+    """Cut a label that is too long in its middle: both ends tell it from others.
+
+    Example:
+        >>> len(_shorten("ClipEach 1, " * 9)), _shorten("Prune 0.9")
+        (51, 'Prune 0.9')
+    """
+    if len(label) <= _LONGEST:
+        return label
+    half = (_LONGEST - 1) // 2
+    return f"{label[:half]}\N{HORIZONTAL ELLIPSIS}{label[half + 1 - _LONGEST :]}"
