@@ -8,9 +8,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from seepage.cli import app
-from seepage.report._figure import _text
+from seepage.report._figure import Figure
 from seepage.report.page._chart import Axis, Strip, strip_chart
-from seepage.report.page._document import Section, document, filter_link, macros, table
+from seepage.report.page._document import Section, document, filter_link, table
 
 # Clears a terminal, and shows what follows from right to left.
 HOSTILE = "\x1b[2J\u202e"
@@ -70,8 +70,8 @@ def test_no_page_holds_it_either_nor_do_the_rows_for_its_script(audit):
 
 
 def test_no_caption_of_a_figure_holds_it():
-    shapes = [_text(0.0, 0.0, HOSTILE, "start")]
-    require_printable(macros("figure").figure(10.0, 10.0, 8.0, shapes))
+    drawn = Figure(HOSTILE, Axis(0.0, 1.0), ((0.0, HOSTILE),), ())
+    require_printable(drawn.svg())
 
 
 def test_what_is_put_into_a_page_is_text():
@@ -79,8 +79,9 @@ def test_what_is_put_into_a_page_is_text():
     for drawn in (
         table(hostile, hostile, [(hostile, hostile)], [[hostile]], kind=hostile, name=hostile),
         filter_link(hostile, words=hostile),
-        document(hostile, first=hostile, sections=[Section("a", hostile, hostile, hostile)]),
         strip_chart([Strip(hostile, hostile, 1, hostile, [])], Axis(0, 1), str, label=hostile),
+        hostile,
     ):
-        require_printable(drawn)
-        assert "<script>alert" not in drawn
+        page = document(hostile, first=drawn, sections=[Section(hostile, hostile, hostile, drawn)])
+        require_printable(page)
+        assert "<script>alert" not in page

@@ -64,7 +64,7 @@ class Figure:
     def svg(self) -> str:
         """Write the figure as SVG."""
         written: str = macros("figure").figure(self.width, self.height, _SIZE, self._draw())
-        return written + "\n"
+        return make_printable(f"{written}\n")
 
     def pdf(self) -> bytes:
         """Write the figure as PDF, as vectors.

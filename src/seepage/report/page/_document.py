@@ -1,13 +1,13 @@
 """The document around every page, and the templates that pages are made of.
 
-A template is a file of macros, one for each section. Everything that is put into one is escaped,
-unless a template made it.
+A template is a file of macros, one for each section. Whatever is put into one is escaped, unless a
+template made it. A whole document is cleared of control characters at once.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -43,7 +43,9 @@ def document(
     """
     page = _environment().get_template("page.html")
     shown = [section for section in sections if section is not None]
-    return page.render(title=title, first=first, sections=shown, private=private, policy=POLICY)
+    return make_printable(
+        page.render(title=title, first=first, sections=shown, private=private, policy=POLICY)
+    )
 
 
 def macros(template: str) -> Any:  # noqa: ANN401
@@ -58,7 +60,7 @@ def join_markup(*parts: str | None) -> Markup:
         >>> join_markup(Markup("<br>"), "<script>")
         Markup('<br>&lt;script&gt;')
     """
-    return Markup("").join(map(_finish, parts))
+    return Markup("").join(part for part in parts if part is not None)
 
 
 def faint(text: str) -> Markup:
@@ -126,10 +128,10 @@ def amount(row: Result) -> str:
 @cache
 def _environment() -> Environment:
     found = Environment(
-        loader=FunctionLoader(_read), autoescape=True, undefined=StrictUndefined, finalize=_finish,
-        trim_blocks=True, lstrip_blocks=True,
+        loader=FunctionLoader(_read), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
     )  # fmt: skip
-    found.filters |= {"keep_counts": _keep_counts, "attributes": _write_attributes}
+    found.filters["keep_counts"] = _keep_counts
     found.globals |= {"style": Markup(_read("style.css")), "script": Markup(_read("script.js"))}
     return found
 
@@ -143,24 +145,6 @@ def _read(name: str) -> str:
 def _part(name: str, *given: object) -> Markup:
     made: Markup = getattr(macros("parts"), name)(*given)
     return made
-
-
-def _finish(value: object) -> str:
-    """What a template shows of a value: text without control characters, None as nothing."""
-    if isinstance(value, Markup):
-        return value
-    return "" if value is None else make_printable(str(value))
-
-
-def _write_attributes(given: Mapping[str, object]) -> Markup:
-    """Attributes of an element; None leaves one out."""
-    kept = {key: value for key, value in given.items() if value is not None and value is not False}
-    return Markup("").join(
-        Markup(" {}").format(key)
-        if value is True
-        else Markup(' {}="{}"').format(key, _finish(value))
-        for key, value in kept.items()
-    )
 
 
 def _keep_counts(text: str) -> str:
