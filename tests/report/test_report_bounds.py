@@ -11,8 +11,7 @@ import seepage as sp
 from seepage.audit import AuditResult, Ceiling, Planned
 from seepage.audit._words import defense_words
 from seepage.audit.results import Results
-from seepage.bounds._bound import AMONG, EVERY_ATTACK
-from seepage.bounds._information import SEEN_WITH
+from seepage.bounds._bound import AMONG, EVERY_ATTACK, SEEN_WITH, UNBIASED
 from seepage.core._construct import Component
 from seepage.report import (
     audit_markdown,
@@ -50,7 +49,7 @@ def attack(person=0, *, psnr=30.0, steps=4, **changed):
 
 
 def bound(person=0, *, rmse=0.01, name="CramerRao", error=None, defense=None, **said):
-    ceiling = Ceiling((rmse,), "lower", "rmse", ("the attack is unbiased",), peak=1.0, entries=192)
+    ceiling = Ceiling((rmse,), "lower", "rmse", (UNBIASED,), peak=1.0, entries=192)
     return attack(
         person,
         attack=Component(name),
@@ -125,9 +124,12 @@ def test_a_bound_that_says_nothing_is_named_with_its_reason_and_still_shows_the_
         bound(3),
     ])  # fmt: skip
     assert explain_silence(several) == [
-        f"CramerRao says nothing behind {defense_words(NOISE)}: 2 to 4 of 9 directions are open."
+        f"CramerRao says nothing behind {defense_words(NOISE)}: 2 of 9 directions are open; 3 of 9 "
+        "directions are open; 4 of 9 directions are open."
     ]
     assert read_headroom(several[0]) == "no attack to compare with; says nothing of 3"
+    many = found([], [bound(p, rmse=0.0, remark=f"{p} of 9 are open") for p in range(9)])
+    assert explain_silence(many)[0].endswith("2 of 9 are open; and 6 more reasons.")
     odd = found([], [bound(metric="rank")])
     assert "it bounds rank, which is no error per entry" in explain_silence(odd)[0]
 
@@ -167,7 +169,7 @@ def test_what_luck_explains_is_none():
     ("said", "rmse"),
     [
         ({"side": "upper"}, 0.01),
-        ({"assumptions": (f"{SEEN_WITH} 0.001",)}, 0.01),
+        ({"assumptions": (SEEN_WITH, "that noise has std 0.001")}, 0.01),
         ({}, 0.5),
     ],
     ids=["some attack comes this close", "noise that nobody adds", "wider than the range allows"],
@@ -201,7 +203,7 @@ def test_a_search_that_beats_a_bound_on_every_attack_raises_the_alarm():
     assert "easier to guess than the bound assumes" in alarm.sentence
     [room] = searched(1, psnr=40.0, rmse=0.1)
     assert read_headroom(room).startswith("BEATEN")
-    assert not contradictions(searched(1, psnr=40.0, rmse=0.1, said=("the attack is unbiased",)))
+    assert not contradictions(searched(1, psnr=40.0, rmse=0.1, said=(UNBIASED,)))
 
 
 def test_an_error_along_one_direction_may_be_small_by_chance_in_a_search_too():
@@ -218,7 +220,7 @@ def test_an_attack_no_better_than_a_guess_without_the_update_beats_no_ceiling():
 
 
 def test_among_candidates_a_few_right_choices_are_luck_and_many_are_not():
-    said = (EVERY_ATTACK, f"{AMONG} from photos, all as likely")
+    said = (EVERY_ATTACK, AMONG, "the candidates are from photos")
     assert not contradictions(searched(4, psnr=80.0, rmse=0.2, said=said))
     assert contradictions(searched(40, psnr=80.0, rmse=0.2, said=said))
     assert not contradictions(searched(40, psnr=13.9, rmse=0.2, said=said))

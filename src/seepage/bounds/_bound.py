@@ -16,8 +16,10 @@ from seepage.core.errors import NotApplicable
 # Which attacks a lower bound covers, among its assumptions; reports raise an alarm by these.
 EVERY_ATTACK = "every attack is covered, biased or not"
 UNBIASED = "the attack is unbiased: over the noise it is right on average, for every input"
-# Begins the assumption of bounds whose prior is a finite set.
-AMONG = "on average over candidates"
+# Of bounds whose prior is a finite set.
+AMONG = "on average over candidates that are all as likely"
+# Of bounds on another client than the one that was attacked.
+SEEN_WITH = "the update is seen with noise that the client does not add"
 KNOWN = "the labels are known, and nothing else is seen: no statistics, no other round"
 OTHERS_KNOWN = "holds even for an adversary who knows all other examples of the batch"
 

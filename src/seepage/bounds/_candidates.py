@@ -150,7 +150,8 @@ class CandidateError(OverCandidates):
         return bound_below(
             errors,
             EVERY_ATTACK,
-            f"{AMONG} from {self.data}, all as likely",
+            AMONG,
+            f"the candidates are from {self.data}",
             KNOWN,
             OTHERS_KNOWN,
             *seen.describe(),

@@ -173,7 +173,8 @@ class ReconstructionRobustness(OverCandidates):
         return bound_below(
             errors,
             EVERY_ATTACK,
-            f"{AMONG} from {self.data}, all as likely",
+            AMONG,
+            f"the candidates are from {self.data}",
             OTHERS_KNOWN,
             kept,
             f"any attack names the right one of {min(counts)} candidates in at most "

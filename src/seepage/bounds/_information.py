@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks._jacobian import Jacobian
+from seepage.bounds._bound import SEEN_WITH
 from seepage.core import Batch, Defense, Protection, Rng, Task, Update
 from seepage.core._chain import Chain, chain
 from seepage.core._client import Client
@@ -24,8 +25,6 @@ from seepage.probing._operations import OperationTrace, trace_operations
 
 # Largest relative difference between a client and its deterministic part that is rounding.
 ROUNDING = 1e-4
-# An assumption that begins like this makes the bound one of another client than the one attacked.
-SEEN_WITH = "the update is seen with noise that the client does not add, of std"
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Channel:
     def describe(self) -> tuple[str, ...]:
         """Say what the adversary is given in the proof and what it sees, as assumptions."""
         told = tuple(f"holds even for an adversary who is told {what}" for what in self.granted)
-        return (*told, f"{SEEN_WITH} {self.std:g}") if self.assumed else told
+        return (*told, SEEN_WITH, f"that noise has std {self.std:g}") if self.assumed else told
 
 
 def channel(

@@ -274,7 +274,7 @@ def _print_result(found: AuditResult, console: Console) -> None:
         print_line(console, sentence)
     if found.bounds:
         told = report.headrooms(found.results, found.bounds)
-        if any(headroom.people or headroom.odds for headroom in told):
+        if any(headroom.informative for headroom in told):
             console.print(report.bound_table(told))
         for sentence in report.explain_silence(told):
             print_line(console, sentence)

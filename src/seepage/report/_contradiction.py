@@ -11,16 +11,18 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from seepage.core._grouping import group_by
 from seepage.report._finding import Finding, find
 from seepage.report._wording import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from seepage.audit._record import Ceiling
     from seepage.audit.results import Result
     from seepage.core._construct import Component
     from seepage.report._headroom import Headroom, Standing
+
+    _Pair = tuple[Result, Standing]
 
 # Entries that vary independently over at most the range have at most this variance in every
 # direction, as a share of the squared range. An error larger than that is spread over several.
@@ -81,14 +83,13 @@ def contradictions(found: Iterable[Headroom]) -> list[Contradiction]:
 
 def _is_comparable(row: Result, person: Standing) -> bool:
     """Whether a bound's assumptions reach an attack, so that to be below it is impossible."""
-    from seepage.bounds._information import SEEN_WITH
+    from seepage.bounds._bound import SEEN_WITH
 
     bound, share = person.bound, person.rmse / person.bound.peak
     stated = bound.side == "lower" and 0 < share < math.inf
-    assumed = any(phrase.startswith(SEEN_WITH) for phrase in bound.assumptions)
     threat = row.record.threat
     told_more = threat is not None and threat.arguments.get("batchnorm") == "exact"
-    if not stated or assumed or told_more:
+    if not stated or SEEN_WITH in bound.assumptions or told_more:
         return False
     if person.covers_every_attack:
         return True
@@ -96,28 +97,20 @@ def _is_comparable(row: Result, person: Standing) -> bool:
     return (closed_form and share <= WIDE) or share * math.sqrt(bound.entries) <= FINE
 
 
-def _is_among_candidates(bound: Ceiling) -> bool:
+def _pair_by_attack(headroom: Headroom) -> dict[Component, list[_Pair]]:
+    pairs = ((row, person) for person in headroom.people for row in person.tried)
+    comparable = (pair for pair in pairs if _is_comparable(*pair))
+    return group_by(comparable, lambda pair: pair[0].record.attack)
+
+
+def _judge(headroom: Headroom, attack: Component, pairs: Sequence[_Pair]) -> Contradiction | None:
+    """Whether the mean squared error is below the bound by more than luck."""
     from seepage.bounds._bound import AMONG
 
-    return any(phrase.startswith(AMONG) for phrase in bound.assumptions)
-
-
-def _pair_by_attack(headroom: Headroom) -> dict[Component, list[tuple[Result, Standing]]]:
-    groups: dict[Component, list[tuple[Result, Standing]]] = {}
-    for person in headroom.people:
-        for row in person.tried:
-            if _is_comparable(row, person):
-                groups.setdefault(row.record.attack, []).append((row, person))
-    return groups
-
-
-def _judge(
-    headroom: Headroom, attack: Component, pairs: Sequence[tuple[Result, Standing]]
-) -> Contradiction | None:
-    """Whether the mean squared error is below the bound by more than luck."""
     # A file may hold a limit so low that its ratio is beyond any number.
     squares = [10 ** (min(_limit(*pair) - pair[0].psnr, 3000.0) / 10) for pair in pairs]
-    lucky = _is_lucky_choice if _is_among_candidates(headroom.middle.bound) else _is_lucky_noise
+    among = AMONG in headroom.middle.bound.assumptions
+    lucky = _is_lucky_choice if among else _is_lucky_noise
     if lucky(squares, pairs):
         return None
     ratio = math.sqrt(sum(squares) / len(squares))
@@ -131,7 +124,7 @@ def _limit(row: Result, person: Standing) -> float:
     return person.ceiling
 
 
-def _is_lucky_noise(squares: Sequence[float], pairs: Sequence[tuple[Result, Standing]]) -> bool:
+def _is_lucky_noise(squares: Sequence[float], pairs: Sequence[_Pair]) -> bool:
     """Whether errors as small as these come from lucky noise, of attacks that meet the bound.
 
     Were the attack efficient, each squared error over its bound would be a mean of squares of
@@ -155,7 +148,7 @@ def _count_directions(person: Standing) -> int:
     return max(1, int(person.bound.entries * share**2 / SPREAD))
 
 
-def _is_lucky_choice(squares: Sequence[float], pairs: Sequence[tuple[Result, Standing]]) -> bool:
+def _is_lucky_choice(squares: Sequence[float], pairs: Sequence[_Pair]) -> bool:
     """Whether as many right choices among candidates are luck, if the bound holds.
 
     An attack that names the right candidate has no error, so the mean says nothing about one case.

@@ -6,17 +6,19 @@ Where the assumptions of a bound do not cover an attack, that is said.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from statistics import median
 from types import MappingProxyType
+from typing import NamedTuple
 
 from seepage.audit._record import Ceiling, Record
 from seepage.audit._words import (
     NO_DEFENSE,
     Setup,
+    count_noun,
     decibels,
     label_setups,
     list_words,
@@ -30,7 +32,8 @@ from seepage.report._contradiction import contradictions
 from seepage.report._finding import Finding, find
 from seepage.report._wording import Kind
 
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+# Reasons that are told why a bound says nothing of some people.
+_REASONS = 3
 # Errors that can be told as a PSNR: a value and the width of the range to dB.
 DECIBELS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
     {
@@ -40,8 +43,7 @@ DECIBELS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True)
-class _Scene:
+class Scene(NamedTuple):
     """What an attack and a bound must share to be compared."""
 
     data: str
@@ -49,13 +51,13 @@ class _Scene:
     setup: Setup
     mode: str
 
-    @classmethod
-    def of(cls, record: Record) -> _Scene:
-        known = record.threat and record.threat.arguments.get("batchnorm")
-        # A client uses the broadcast statistics unless the threat says otherwise.
-        own = "train" if known in ("exact", "unknown") else "eval"
-        mode = record.bound.mode if record.bound else own
-        return cls(record.data, record.model, Setup.of(record), mode)
+
+def _find_scene(record: Record) -> Scene:
+    known = record.threat and record.threat.arguments.get("batchnorm")
+    # A client uses the broadcast statistics unless the threat says otherwise.
+    own = "train" if known in ("exact", "unknown") else "eval"
+    mode = record.bound.mode if record.bound else own
+    return Scene(record.data, record.model, Setup.of(record), mode)
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,9 @@ class Standing:
     @property
     def covers_unbiased_attacks_only(self) -> bool:
         """Whether the bound says nothing of searches."""
-        return any(p.startswith("the attack is unbiased") for p in self.bound.assumptions)
+        from seepage.bounds._bound import UNBIASED
+
+        return UNBIASED in self.bound.assumptions
 
     def words(self) -> str:
         """What the bound says of this person."""
@@ -109,20 +113,20 @@ class Standing:
 
 @dataclass(frozen=True)
 class Headroom:
-    """One bound on everybody in one scene.
+    """One bound on all people of one scene, beside the attacks on them.
 
     Args:
-        scene: Network, data and setup.
+        scene: Data, network, setup and mode.
         bound: The bound.
-        people: In the order of the audit; empty where it says nothing.
-        tried: Every attack on them, whether the bound speaks or not.
+        people: Those of whom it limits the error, in the order of the audit.
+        tried: Every attack on people of the scene.
         assumptions: Under which it holds.
-        remarks: Why it says nothing, or failed, of those it is silent about.
-        silent: How many they are.
+        remarks: Why it says nothing of the others, or failed.
+        silent: How many others there are.
         odds: How often any attack can identify each person, where that is what it bounds.
     """
 
-    scene: _Scene
+    scene: Scene
     bound: Component
     people: tuple[Standing, ...]
     tried: tuple[Result, ...]
@@ -130,6 +134,11 @@ class Headroom:
     remarks: tuple[str, ...]
     silent: int = 0
     odds: tuple[float, ...] = ()
+
+    @property
+    def informative(self) -> bool:
+        """Whether the bound says something of anybody."""
+        return bool(self.people or self.odds)
 
     @cached_property
     def middle(self) -> Standing:
@@ -172,18 +181,15 @@ class Headroom:
 
 def headrooms(tried: Sequence[Result], bounds: Iterable[Record]) -> list[Headroom]:
     """Every bound in every scene, no defense first, then as the audit names them."""
-    attacks: dict[tuple[_Scene, Person], list[Result]] = {}
-    for row in tried:
-        # On a network that the server planted, other bounds hold than on the honest one.
-        if row.record.vetted or row.psnr == -math.inf:
-            continue
-        attacks.setdefault((_Scene.of(row.record), row.victim), []).append(row)
-    groups = group_by(bounds, lambda record: (_Scene.of(record), record.attack))
-    found = [_headroom(*key, group, attacks) for key, group in groups.items()]
+    # On a network that the server planted, other bounds hold than on the honest one.
+    honest = [row for row in tried if not row.record.vetted and row.psnr > -math.inf]
+    attacks = group_by(honest, lambda row: (_find_scene(row.record), row.victim))
+    groups = group_by(bounds, lambda record: (_find_scene(record), record.attack))
+    found = [_compare(*key, group, attacks) for key, group in groups.items()]
     return sorted(found, key=lambda headroom: headroom.scene.setup.defense != NO_DEFENSE)
 
 
-def scenes(found: Iterable[Headroom]) -> dict[_Scene, list[Headroom]]:
+def scenes(found: Iterable[Headroom]) -> dict[Scene, list[Headroom]]:
     """The bounds of each scene."""
     return group_by(found, lambda headroom: headroom.scene)
 
@@ -195,54 +201,43 @@ def reached(found: Iterable[Headroom]) -> Results:
     return Results(tried.values()).strongest()
 
 
-def _headroom(
-    scene: _Scene,
-    name: Component,
-    group: Sequence[Record],
-    attacks: Mapping[tuple[_Scene, Person], list[Result]],
+def _compare(
+    scene: Scene,
+    bound: Component,
+    records: Sequence[Record],
+    attacks: Mapping[tuple[Scene, Person], list[Result]],
 ) -> Headroom:
     from seepage.bounds._dp_limits import IDENTIFIED
 
-    people, phrases, remarks = list[Standing](), dict[str, None](), dict[str, None]()
-    odds = list[float]()
-    tried = [a for r in group for p in r.people for a in attacks.get((scene, (r.data, p)), ())]
-    silent = 0
-    for record in group:
-        assert record.bound is not None
-        phrases |= dict.fromkeys(record.bound.assumptions)
-        why = record.error or record.bound.remark
-        if not why and record.bound.metric == IDENTIFIED:
-            odds.extend(record.bound.values)
-            continue
-        why = why or _unit(record.bound)
-        if why:
-            remarks[why] = None
+    people, odds, remarks = list[Standing](), list[float](), list[str]()
+    assumptions, tried, silent = list[str](), list[Result](), 0
+    for record in records:
+        found = record.bound
+        assert found is not None
+        mine = [tuple(attacks.get((scene, (record.data, one)), ())) for one in record.people]
+        tried += chain.from_iterable(mine)
+        assumptions += found.assumptions
+        why = record.error or found.remark
+        if not why and found.metric == IDENTIFIED:
+            odds += found.values
+        elif why or (why := _unit(found)):
+            remarks.append(why)
             silent += record.batch_size
         else:
-            people.extend(_standings(record, record.bound, scene, attacks))
+            for person, value, rows in zip(record.people, found.values, mine, strict=True):
+                ceiling = DECIBELS[found.metric](value, found.peak)
+                rmse = 10 ** (-ceiling / 20) * found.peak
+                people.append(Standing((record.data, person), ceiling, rmse, found, rows))
     return Headroom(
         scene,
-        name,
+        bound,
         tuple(people),
         tuple(tried),
-        tuple(phrases),
-        tuple(remarks),
+        tuple(dict.fromkeys(assumptions)),
+        tuple(dict.fromkeys(remarks)),
         silent,
         tuple(odds),
     )
-
-
-def _standings(
-    record: Record,
-    bound: Ceiling,
-    scene: _Scene,
-    attacks: Mapping[tuple[_Scene, Person], list[Result]],
-) -> Iterator[Standing]:
-    for person, value in zip(record.people, bound.values, strict=True):
-        victim = record.data, person
-        ceiling = DECIBELS[bound.metric](value, bound.peak)
-        rmse = 10 ** (-ceiling / 20) * bound.peak
-        yield Standing(victim, ceiling, rmse, bound, tuple(attacks.get((scene, victim), ())))
 
 
 def _unit(bound: Ceiling) -> str:
@@ -262,41 +257,18 @@ def read_headroom(headroom: Headroom) -> str:
 
 
 def explain_silence(found: Sequence[Headroom]) -> list[str]:
-    """Why some bounds say nothing, one sentence for each reason.
-
-    Reasons that differ in numbers alone are told once, with the range of the numbers.
-    """
+    """Why some bounds say nothing: a sentence for each bound and its reasons."""
     labels = label_setups(headroom.scene.setup for headroom in found)
     short = short_names(headroom.bound for headroom in found)
-    reasons: dict[tuple[str, str], list[str]] = {}
-    places: dict[tuple[str, str], dict[str, None]] = {}
-    for headroom in found:
-        for remark in headroom.remarks:
-            key = short[headroom.bound], _NUMBER.sub("#", remark)
-            reasons.setdefault(key, []).append(remark)
-            places.setdefault(key, {})[labels[headroom.scene.setup]] = None
-    return [
-        f"{bound} says nothing behind {list_words(list(places[bound, pattern]))}: "
-        f"{_merge_remarks(remarks)}."
-        for (bound, pattern), remarks in reasons.items()
-    ]
-
-
-def _merge_remarks(remarks: Sequence[str]) -> str:
-    """Remarks of one pattern as one.
-
-    Example:
-        >>> _merge_remarks(["2 of 9 are open", "4 of 9 are open"])
-        '2 to 4 of 9 are open'
-    """
-    columns = zip(*(_NUMBER.findall(remark) for remark in remarks), strict=True)
-    spans = iter([sorted(set(column), key=float) for column in columns])
-
-    def span(_: re.Match[str]) -> str:
-        values = next(spans)
-        return values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}"
-
-    return _NUMBER.sub(span, remarks[0])
+    silent = (headroom for headroom in found if headroom.remarks)
+    groups = group_by(silent, lambda headroom: (headroom.bound, headroom.remarks))
+    told = []
+    for (bound, remarks), group in groups.items():
+        setups = list_words([*dict.fromkeys(labels[headroom.scene.setup] for headroom in group)])
+        left = len(remarks) - _REASONS
+        reasons = [*remarks[:_REASONS], *[f"and {count_noun(left, 'more reason')}"] * (left > 0)]
+        told.append(f"{short[bound]} says nothing behind {setups}: {'; '.join(reasons)}.")
+    return told
 
 
 def closest_words(found: Sequence[Headroom]) -> str:

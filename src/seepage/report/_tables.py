@@ -59,7 +59,7 @@ def bound_table(found: Sequence[Headroom]) -> Table:
             overflow="fold",
             max_width=8 if numeric else None,
         )
-    shown = [headroom for headroom in found if headroom.people or headroom.odds]
+    shown = [headroom for headroom in found if headroom.informative]
     rows = _tabulate_bounds(shown)
     networks = short_names(row[0] for row in rows)
     for headroom, (network, *row) in zip(shown, rows, strict=True):

@@ -215,7 +215,7 @@ def bound_section(found: Sequence[Headroom]) -> Section | None:
     if not found:
         return None
     names = list(short_names(headroom.bound for headroom in found).items())
-    speaking = {headroom.bound for headroom in found if headroom.people or headroom.odds}
+    speaking = {headroom.bound for headroom in found if headroom.informative}
     heard = {bound: short for bound, short in names if bound in speaking}
     hues = {bound: number for number, bound in enumerate(heard)}
     networks = group_by(found, lambda h: (h.scene.data, h.scene.model, h.scene.mode))
@@ -258,7 +258,7 @@ def _draw_network(found: Sequence[Headroom], hues: dict[Component, int]) -> Mark
         lambda tick: f"{10 ** (-tick / 20):.2g}",
         label=f"Floors and ceilings of {title}, in dB of PSNR",
     )
-    speaking = {headroom.bound for headroom in found if headroom.people or headroom.odds}
+    speaking = {headroom.bound for headroom in found if headroom.informative}
     return join_markup(
         macros("parts").heading(title, "network"),
         chart,
@@ -356,6 +356,6 @@ def _list_assumptions(
     """A title, what a bound assumes, and where it says nothing."""
     own = [headroom for headroom in found if headroom.bound == bound]
     phrases = dict.fromkeys(phrase for headroom in own for phrase in headroom.assumptions)
-    speaks = any(headroom.people or headroom.odds for headroom in own)
+    speaks = any(headroom.informative for headroom in own)
     title = f"What {short} assumes" if speaks else f"{short} says nothing here, and why"
     return title, list(phrases), explain_silence(own)
