@@ -42,10 +42,10 @@ from seepage.report import (
     verdict,
 )
 from seepage.report._finding import find
-from seepage.report._wording import Cause, Kind, curve_words
 from seepage.report.page._audit_page import _effort_section
 from seepage.report.page._chart import Axis, span_axis
 from seepage.report.page._strip_sections import defense_section
+from seepage.report.wording import Cause, Kind, curve_words
 from seepage.scoring._identification import Identification
 
 
@@ -353,10 +353,10 @@ def test_a_guess_without_truth_that_is_not_proved_is_no_reassurance(residual):
     judged = verdict([blind], noun="images")
     assert judged.level is None
     assert list(told(judged)) == [Kind.not_proved, Kind.residual, Kind.no_proof_of_nothing]
-    assert told(judged)[Kind.not_proved]["people"] == "2 people"
+    assert told(judged)[Kind.not_proved]["people"] == 2
     assert told(judged)[Kind.residual] == {"attack": "analytic_fc", "residual": residual}
     several = verdict([blind, replace(blind, data="other")], noun="images")
-    assert told(several)[Kind.updates_not_proved]["updates"] == "2 updates"
+    assert told(several)[Kind.updates_not_proved]["updates"] == 2
 
 
 def test_a_table_of_guesses_without_truth_explains_the_residual_and_counts_nobody():

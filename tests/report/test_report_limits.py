@@ -19,7 +19,7 @@ from seepage.core._construct import Component
 from seepage.core._reconstruction import Race, Trial
 from seepage.report import Level, explain_silence, headrooms, read_headroom, verdict
 from seepage.report._limits import _find_limit, find_beaten, find_limits
-from seepage.report._wording import Kind
+from seepage.report.wording import Kind
 from seepage.scoring._identification import Identification
 
 HIDDEN = Identification(40, 99, "same label", 0.5, 3.0, False, 2.0, 2.0, 2.0)

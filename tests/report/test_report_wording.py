@@ -12,7 +12,8 @@ from seepage.audit.results._amount import Amount
 from seepage.audit.results._intervals import Interval
 from seepage.core._construct import Component
 from seepage.report._finding import Finding
-from seepage.report._wording import _CAUSES, _TEMPLATES, Cause, Kind
+from seepage.report.wording import _TEMPLATES, Cause, Kind
+from seepage.report.wording._people_words import CAUSES
 from seepage.scoring._identification import Identification
 
 FIRST = Identification(1, 99, "same label", 9.0, 3.0, True, 5e3, 1e3, 2e4)
@@ -45,8 +46,8 @@ HEADROOM = SimpleNamespace(
     middle=SimpleNamespace(covers_every_attack=False, ceiling=20.0),
 )
 STANDING = {"tried": 4, "passed": 3, "gap": 2.5, "silent": 0}
-PEOPLE, UPDATES = {"people": "3 people", "unsimulated": False}, {"updates": "4 updates"}
-CHANGE = SimpleNamespace(victim=("photos", 0), before=ROW, after=ROW)
+PEOPLE, UPDATES = {"people": 3, "unsimulated": False}, {"updates": 4}
+CHANGE = SimpleNamespace(name="photos #0", before=ROW, after=ROW)
 
 SENTENCES = [
     (Kind.no_result_yet, {}, "There is no result yet"),
@@ -310,7 +311,7 @@ SENTENCES = [
     ),
     (
         Kind.words_proved,
-        {**PEOPLE, "noun": "texts", "words": "9 different words"},
+        {**PEOPLE, "noun": "texts", "words": 9},
         "9 different words of 3 people came back in no order, each proved to be in the batch",
     ),
     (
@@ -429,7 +430,7 @@ def test_a_finding_reads_as_a_sentence(kind, numbers, sentence):
 
 def test_every_kind_and_every_cause_has_words_and_every_kind_is_shown_above():
     assert set(_TEMPLATES) == set(Kind) == {kind for kind, _, _ in SENTENCES}
-    assert set(_CAUSES) == set(Cause)
+    assert set(CAUSES) == set(Cause)
 
 
 @pytest.mark.parametrize(

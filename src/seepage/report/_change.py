@@ -13,12 +13,12 @@ from seepage.audit.results import Level, Result, Results
 from seepage.audit.results._amount import SATURATED
 from seepage.audit.results._intervals import Interval, join_shared, mean_interval
 from seepage.audit.results._judge import NOTICED
-from seepage.audit.results._result import Person
+from seepage.audit.results._result import Person, name_person
 from seepage.core._construct import Component
 from seepage.core._grouping import group_by
 from seepage.core.errors import InvalidValue
 from seepage.report._finding import Verdict, find
-from seepage.report._wording import Kind
+from seepage.report.wording import Kind
 
 
 class Direction(StrEnum):
@@ -70,6 +70,11 @@ class Change:
         first, second = self.defenses
         local, size = self.attacked.local, self.attacked.batch_size
         return Setup(first, local, size), Setup(second, local, size)
+
+    @property
+    def name(self) -> str:
+        """What reports call the person."""
+        return name_person(self.victim)
 
     def words(self, labels: Mapping[Setup, str]) -> str:
         """The setup in words; both, if the defense is another one now."""

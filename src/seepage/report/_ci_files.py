@@ -56,7 +56,7 @@ def _judge(group: Results) -> tuple[Status, str]:
     found = [row for row in people if row.level.identified]
     if found:
         worst, of = found[0], count_noun(len(people), "person", "people")
-        told = f"{worst.record.data} #{worst.victim[1]} is {worst.level} ({worst.amount.words()})"
+        told = f"{worst.name} is {worst.level} ({worst.amount.words()})"
         return "identified", f"{len(found)} of {of} identified; {told}"
     if broken is not None:
         return "failed", broken

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from seepage.core._grouping import group_by
 from seepage.report._finding import Finding, find
-from seepage.report._wording import Kind
+from seepage.report.wording import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -33,7 +33,7 @@ from seepage.report._verdict import (
     name_inputs,
     verdict,
 )
-from seepage.report._wording import describe_effort
+from seepage.report.wording import describe_effort
 from seepage.scoring._identification import compute_luck
 
 # Probability with which luck alone may be called a leak.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from seepage.audit.results import Level, Result
-from seepage.report._wording import Kind, phrase
+from seepage.report.wording import Kind, phrase
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from seepage.core._construct import Component
 from seepage.core._grouping import group_by
 from seepage.report._contradiction import contradictions
 from seepage.report._finding import Finding, find
-from seepage.report._wording import Kind
+from seepage.report.wording import Kind
 
 # Reasons that are told why a bound says nothing of some people.
 _REASONS = 3

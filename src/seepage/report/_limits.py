@@ -15,7 +15,7 @@ from seepage.clients._gradient import Gradient
 from seepage.defenses._aggregation import SecureAggregation
 from seepage.defenses._recorded import adds_noise, find_built_in
 from seepage.report._finding import Finding, find
-from seepage.report._wording import Kind
+from seepage.report.wording import Kind
 from seepage.scoring._identification import compute_luck
 
 # Limits above this hold nobody back and are not told.

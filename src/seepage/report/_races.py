@@ -11,7 +11,7 @@ from seepage.audit.results import Results
 from seepage.audit.results._amount import Amount
 from seepage.core._reconstruction import Race, Trial
 from seepage.report._finding import Finding, find
-from seepage.report._wording import Kind
+from seepage.report.wording import Kind
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from seepage.report._leak_table import list_varying, name_attacks, start_table
 from seepage.report._summary import Row, exact_words, summarise, unscored_words
 from seepage.report._unscored import missing
 from seepage.report._verdict import audit_verdict
-from seepage.report._wording import Kind
+from seepage.report.wording import Kind
 
 if TYPE_CHECKING:
     from seepage.audit._audit_result import AuditResult
@@ -105,7 +105,7 @@ def change_table(found: Sequence[Change]) -> Table:
 
 def _change_cells(change: Change, labels: Mapping[Setup, str]) -> list[str]:
     return [
-        "{} #{}".format(*change.victim),
+        change.name,
         change.words(labels),
         change.attacks,
         *(decibels(None if a is None else a.psnr) for a in (change.before, change.after)),

@@ -14,7 +14,7 @@ from seepage.audit.results import Level, Results
 from seepage.audit.results._columns import ATTACKED
 from seepage.core._grouping import group_by
 from seepage.report._finding import Finding, Verdict, find
-from seepage.report._wording import Kind, proof_words
+from seepage.report.wording import Kind, proof_words
 
 if TYPE_CHECKING:
     from seepage.audit._audit_result import AuditResult
@@ -66,10 +66,10 @@ def _count_sure(record: Record) -> int:
 
 def _judge_update(record: Record) -> tuple[Kind, dict[str, object]]:
     """What is known of one captured update."""
-    people: dict[str, object] = {"people": count_noun(len(record.people), "person", "people")}
+    people: dict[str, object] = {"people": len(record.people)}
     if record.residual > EXPLAINED:
         if certain := _count_certain(record):
-            return Kind.words_proved, {**people, "words": count_noun(certain, "different word")}
+            return Kind.words_proved, {**people, "words": certain}
         if sure := _count_sure(record):
             return Kind.layer_read, {**people, "sure": sure}
         return Kind.not_proved, people
@@ -80,7 +80,7 @@ def _judge_update(record: Record) -> tuple[Kind, dict[str, object]]:
 
 def _judge_updates(guesses: Sequence[Record]) -> tuple[Kind, dict[str, object]]:
     """Of how many captured updates a guess explains them or is proved."""
-    updates = {"updates": count_noun(len({record.data for record in guesses}), "update")}
+    updates: dict[str, object] = {"updates": len({record.data for record in guesses})}
     explained = {record.data for record in guesses if record.residual <= EXPLAINED}
     proofs = {r.data: proof_words(r.certificate) for r in guesses if r.certificate and is_proved(r)}
     read = {record.data for record in guesses if _count_sure(record)}

@@ -24,7 +24,7 @@ from seepage.report._unscored import (
     find_unjudged,
     verdict_without_truth,
 )
-from seepage.report._wording import Cause, Kind
+from seepage.report.wording import Cause, Kind
 from seepage.scoring._identification import fewest_strangers, is_close_call
 
 _Groups = Mapping[Setup, Results]

@@ -16,6 +16,16 @@ from seepage.scoring._identification import Identification
 Person = tuple[str, int]
 
 
+def name_person(person: Person) -> str:
+    """What reports call a person.
+
+    Example:
+        >>> name_person(("photos", 3))
+        'photos #3'
+    """
+    return f"{person[0]} #{person[1]}"
+
+
 class Level(StrEnum):
     """What was shown about a person, the worst first.
 
@@ -85,6 +95,11 @@ class Result:
     def victim(self) -> Person:
         """Data set and number of the person in it."""
         return self.record.data, self.record.people[self.index]
+
+    @property
+    def name(self) -> str:
+        """The data set and the number, as reports name a person."""
+        return name_person(self.victim)
 
     @property
     def person(self) -> Person:

@@ -29,7 +29,6 @@ from seepage.core._scale import DECIBELS
 from seepage.report._headroom import headrooms
 from seepage.report._unscored import missing
 from seepage.report._verdict import audit_verdict
-from seepage.report._wording import curve_words, proof_words
 from seepage.report.page._chart import Axis, Curve, Labels, Mark, line_chart, span_axis
 from seepage.report.page._document import (
     Section,
@@ -56,6 +55,7 @@ from seepage.report.page._people_section import (
 from seepage.report.page._picture import Shown
 from seepage.report.page._race_section import race_section
 from seepage.report.page._strip_sections import bound_section, defense_section
+from seepage.report.wording import curve_words, proof_words
 
 if TYPE_CHECKING:
     from seepage.audit._audit_result import AuditResult
@@ -291,7 +291,7 @@ def _make_curve(row: Result, values: Sequence[float]) -> Curve:
     stride = max(1, len(values) // POINTS)
     steps = sorted({*range(0, len(values), stride), *range(len(values))[-1:]})
     points = [(step, math.log10(values[step])) for step in steps if 0 < values[step] < math.inf]
-    key = "{} #{}".format(*row.victim)
+    key = row.name
     tip = f"{key}, {defense_words(row.record.defense)}: {amount(row)}"
     return Curve(points, tip, level_class(row.level), key)
 

@@ -81,7 +81,7 @@ def draw_bar(
 
 def draw_dot(result: Result, across: float, *, height: float, radius: int) -> Shape:
     """One person on a strip, at so many per cent of its width."""
-    key = "{} #{}".format(*result.victim)
+    key = result.name
     tip = f"{key}: {result.amount.words()} by {result.record.attack.name} ({result.level})"
     return Shape(
         "circle",

@@ -82,7 +82,7 @@ def _person_section(found: Sequence[Change]) -> Section:
     header = [*number_columns(*counted, words=words), ("", "")]
     rows: list[list[str]] = [
         [
-            "{} #{}".format(*change.victim),
+            change.name,
             change.words(labels),
             change.attacks,
             _write_amount(change.before),

@@ -12,8 +12,8 @@ from seepage.audit._words import list_words, threat_words
 from seepage.audit.results import Level
 from seepage.report._finding import Verdict
 from seepage.report._unscored import inapplicable
-from seepage.report._wording import describe_effort
 from seepage.report.page._document import Section, badge, level_class, macros
+from seepage.report.wording import describe_effort
 
 MEANINGS = {
     Level.reconstructed: "the same 8-bit image, every column, every word came back, and fits no "

@@ -25,9 +25,7 @@ from seepage.audit._words import (
 )
 from seepage.audit.results import Level, Result, Results
 from seepage.audit.results._amount import Amount, headline
-from seepage.audit.results._result import Person
 from seepage.core._reconstruction import Proof
-from seepage.report._wording import proof_words
 from seepage.report.page._document import (
     Section,
     amount,
@@ -37,6 +35,7 @@ from seepage.report.page._document import (
     macros,
 )
 from seepage.report.page._picture import Shown, picture
+from seepage.report.wording import proof_words
 
 # With many people only the worst-off are drawn, so that the page stays small enough to send.
 PEOPLE = 24
@@ -129,13 +128,13 @@ def _draw_person(mine: Mapping[str, Result], truth: Look, guess: Look) -> Markup
         _draw_truth(original, worst),
         *(_draw_guess(name, one, guess(one), original) for name, one in mine.items()),
     ]
-    heading = join_markup(_name(worst.victim), " ", badge(worst.level))
+    heading = join_markup(worst.name, " ", badge(worst.level))
     article: Markup = macros("people").article(heading, _baselines(worst), figures)
     return article
 
 
 def _draw_truth(values: Shown | None, row: Result) -> _Figure:
-    alt = f"private input of {_name(row.victim)}"
+    alt = f"private input of {row.name}"
     return _Figure(None if values is None else picture(values, alt=alt), "the truth")
 
 
@@ -195,11 +194,7 @@ def _baselines(row: Result) -> str:
 def _alt(row: Result) -> str:
     where = defense_words(row.record.defense)
     how = row.record.attack.name
-    return f"{_name(row.victim)} as {how} saw it, {where}: {amount(row)}, {row.level}"
-
-
-def _name(victim: Person) -> str:
-    return f"{victim[0]} #{victim[1]}"
+    return f"{row.name} as {how} saw it, {where}: {amount(row)}, {row.level}"
 
 
 # Rows written as HTML, for readers without scripts and for paper; the script has all of them.
@@ -258,7 +253,7 @@ def _table_rows(results: Results, incomplete: Container[str]) -> tuple[list[str]
 
     def scored(row: Result) -> list[str]:
         return write(
-            _name(row.victim),
+            row.name,
             row.record,
             judged(row.record, str(row.level)),
             *(

@@ -19,6 +19,7 @@ from seepage.audit._words import (
 from seepage.audit.results import Result, Results
 from seepage.audit.results._amount import SATURATED
 from seepage.audit.results._intervals import Interval, median_interval
+from seepage.audit.results._result import name_person
 from seepage.core._construct import Component
 from seepage.core._grouping import group_by
 from seepage.core._scale import DECIBELS
@@ -32,7 +33,6 @@ from seepage.report._headroom import (
     read_headroom,
     scenes,
 )
-from seepage.report._wording import Kind
 from seepage.report.page._chart import (
     Axis,
     Shape,
@@ -53,6 +53,7 @@ from seepage.report.page._document import (
     number_columns,
     table,
 )
+from seepage.report.wording import Kind
 from seepage.scoring._scores import find_scale
 
 
@@ -316,7 +317,7 @@ def _draw_lane(headroom: Headroom, hue: int, middle: int, axis: Axis) -> list[Sh
 
 
 def _draw_tick(person: Standing, bound: Component, kind: str, middle: int, axis: Axis) -> Shape:
-    key = "{} #{}".format(*person.victim)
+    key = name_person(person.victim)
     tip = f"{key}: {person.words()} by {bound}"
     drawn = draw_bar(kind, axis.place(person.ceiling), middle - 5, width=2, height=10, tip=tip)
     return replace(drawn, attributes={**drawn.attributes, "data-key": key})
