@@ -42,8 +42,8 @@ from seepage.report import (
     verdict,
 )
 from seepage.report._finding import find
-from seepage.report.page._audit_page import _effort_section
 from seepage.report.page._chart import Axis, span_axis
+from seepage.report.page._curve_sections import effort_section
 from seepage.report.page._strip_sections import defense_section
 from seepage.report.wording import Cause, Kind, curve_words
 from seepage.scoring._identification import Identification
@@ -578,10 +578,10 @@ def test_an_attack_whose_effort_curve_still_rises_reassures_nobody():
         "inverting_gradients has reached a plateau: from 500 to 1,000 steps, doubling them gains "
         "+0.2 dB (+0.1 to +0.3"
     )
-    drawn = _effort_section(effort_curves(flat)).content
+    drawn = effort_section(effort_curves(flat)).content
     assert "Leakage against steps" in drawn
     assert curve_words(curve) in drawn
-    assert _effort_section(effort_curves(flat[:1])) is None
+    assert effort_section(effort_curves(flat[:1])) is None
     steep = [search(250, [8.0, 9.0, 9.5]), search(1000, [13.0, 14.0, 14.9])]
     judged = verdict(steep)
     assert judged.main.numbers["because"] == (Cause.more_steps, 0)

@@ -6,8 +6,8 @@ import math
 import pytest
 
 from seepage.audit import Choice
-from seepage.report.page._audit_page import _tradeoff_section
 from seepage.report.page._chart_names import LabelBox, place_names
+from seepage.report.page._curve_sections import tradeoff_section
 from seepage.report.page._document import document
 
 # Most of the marks stand in one place, as they do where defenses cost nothing.
@@ -66,7 +66,7 @@ def test_names_without_room_are_left_out():
 
 def test_a_choice_that_has_no_room_for_its_name_still_has_a_mark():
     many = [Choice(f"ClipEach({i}.0) + Mean + AddGaussian(0.01)", 12.0, 0.7) for i in range(80)]
-    drawn = _tradeoff_section(many).content
+    drawn = tradeoff_section(many).content
     assert drawn.count("<circle") == 80
     assert 10 < drawn.count('class="name"') < 80
 
@@ -75,7 +75,7 @@ def test_a_choice_that_has_no_room_for_its_name_still_has_a_mark():
 def test_names_in_the_browser_are_apart_at_every_width(browser, tmp_path, width):
     path = tmp_path / "page.html"
     path.write_text(
-        document("Costs", first="", sections=[_tradeoff_section(CHOICES)]), encoding="utf-8"
+        document("Costs", first="", sections=[tradeoff_section(CHOICES)]), encoding="utf-8"
     )
     page = browser.page()
     page.look_like(width=width)

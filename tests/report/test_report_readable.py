@@ -16,8 +16,8 @@ from seepage.cli import app
 from seepage.cli._run_audit import _AuditProgress
 from seepage.report import audit_markdown, leak_table, most, summarise
 from seepage.report._verdict import audit_verdict
-from seepage.report.page._dashboard_page import DashboardAudit, dashboard_page
 from seepage.report.page._picture import picture
+from seepage.report.page._several_audits import DashboardAudit, dashboard_page
 
 SPEC = """
 title = "read, not looked at"

@@ -18,7 +18,7 @@ from seepage.cli._commands import Dashboard
 from seepage.cli._console import print_line
 from seepage.cli._report_command import write
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError
-from seepage.report.page._dashboard_page import DashboardAudit, dashboard_page
+from seepage.report.page._several_audits import DashboardAudit, dashboard_page
 
 DASHBOARD = "dashboard.html"
 # Folders below the ones that are named, and audits in all.

@@ -41,7 +41,7 @@ from seepage.report._tables import (
 from seepage.report._unscored import inapplicable, missing, unscored
 from seepage.report._verdict import audit_verdict, verdict
 from seepage.report.page._audit_page import audit_page
-from seepage.report.page._comparison_page import comparison_page
+from seepage.report.page._several_audits import comparison_page
 
 __all__ = [
     "Change",

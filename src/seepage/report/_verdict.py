@@ -17,7 +17,6 @@ from seepage.report._contradiction import contradictions
 from seepage.report._finding import Finding, Verdict, find
 from seepage.report._headroom import headrooms
 from seepage.report._limits import find_beaten, find_ceiling, find_limits, find_settled
-from seepage.report._races import find_races
 from seepage.report._unscored import (
     find_assumed,
     find_certain_words,
@@ -74,7 +73,7 @@ def verdict(records: Results | Sequence[Record], *, noun: str = "inputs") -> Ver
         *find_limits(results),
         *_find_effort(results),
         *_find_controls(results),
-        *find_races(results, settled=find_settled(results)),
+        *_find_rehearsals(results),
     )
     return Verdict(people[0].level, main, findings, people[0])
 
@@ -344,3 +343,18 @@ def _count_rest(people: Results) -> dict[str, object]:
 def _count_updates(people: Results) -> int:
     """How many independent draws these people are: those of one update share all that varies."""
     return len({row.update for row in people})
+
+
+def _find_rehearsals(results: Results) -> Iterator[Finding]:
+    """What rehearsals of `auto` say, but for setups that a theorem has settled."""
+    raced = [(Setup.of(r), r.race) for r in results.records if r.race is not None and r.race.trials]
+    labels = label_setups(setup for setup, _ in raced)
+    settled = find_settled(results)
+    masked = dict.fromkeys(labels[setup] for setup, race in raced if race.masked)
+    rising = dict.fromkeys(labels[s] for s, race in raced if race.rising and s not in settled)
+    if masked:
+        yield find(Kind.masked, setups=[*masked])
+    if rising:
+        yield find(Kind.rehearsal_rising, setups=[*rising])
+    if any(race.made_up for _, race in raced):
+        yield find(Kind.made_up)

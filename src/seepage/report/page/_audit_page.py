@@ -5,47 +5,41 @@ Truth, guesses and objectives are read from the audit's folder while the page is
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from seepage.audit._captured_data import read_update_name
-from seepage.audit._choices import Choice, pareto_front
-from seepage.audit._words import (
-    Setup,
-    count_noun,
-    decibels,
-    defense_words,
-    label_setups,
-    residual_words,
-    short_names,
-)
+from seepage.audit._choices import Choice
+from seepage.audit._words import Setup, count_noun, label_setups, residual_words, short_names
 from seepage.audit.results import Result, Results
-from seepage.audit.results._amount import SATURATED
-from seepage.audit.results._effort_curve import GAIN, EffortCurve
-from seepage.core._scale import DECIBELS
 from seepage.report._headroom import headrooms
 from seepage.report._unscored import missing
 from seepage.report._verdict import audit_verdict
-from seepage.report.page._chart import Axis, Curve, Labels, Mark, line_chart, span_axis
+from seepage.report.page._curve_sections import (
+    convergence_section,
+    effort_section,
+    race_section,
+    tradeoff_section,
+)
 from seepage.report.page._document import (
     Section,
     amount,
+    assumptions,
     badge,
     coloured,
     document,
     faint,
     filter_link,
     join_markup,
-    level_class,
     macros,
     make_scrollable,
     number_columns,
+    opening,
+    rerun_section,
     table,
 )
-from seepage.report.page._opening import assumptions, opening, rerun_section
 from seepage.report.page._people_section import (
     pair,
     people_section,
@@ -53,17 +47,12 @@ from seepage.report.page._people_section import (
     unscored_section,
 )
 from seepage.report.page._picture import Shown
-from seepage.report.page._race_section import race_section
 from seepage.report.page._strip_sections import bound_section, defense_section
-from seepage.report.wording import curve_words, proof_words
+from seepage.report.wording import proof_words
 
 if TYPE_CHECKING:
     from seepage.audit._audit_result import AuditResult
     from seepage.audit._record import Record
-
-# The most curves in a chart, and about the most points of a curve.
-CURVES = 40
-POINTS = 80
 
 
 def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
@@ -94,11 +83,11 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
         unscored_section(results.unscored, guess=audit.guess),
         defense_section(results) if results else None,
         _control_section(records),
-        _tradeoff_section(choices),
+        tradeoff_section(choices),
         bound_section(headrooms(results, audit.bounds)),
         race_section(records),
-        _effort_section(results.curves),
-        _convergence_section(results, objective=objective),
+        effort_section(results.curves),
+        convergence_section(results, objective=objective),
         record_section(results, incomplete=audit.incomplete) if records else None,
         rerun_section(records, spec=audit.spec, environment=audit.environment),
     ]
@@ -205,128 +194,6 @@ def _control_section(records: Sequence[Record]) -> Section | None:
 
 def _share(counts: tuple[int, int, float] | None) -> str:
     return "-" if counts is None else f"{counts[0]} of {counts[1]}"
-
-
-def _effort_section(found: Sequence[EffortCurve]) -> Section | None:
-    """Leakage against steps, of attacks that ran with several numbers of steps; None without."""
-    if not found:
-        return None
-    labels = label_setups(curve.setup for curve in found)
-    lines = [
-        Curve(
-            [(math.log2(steps), value) for steps, value in curve.medians],
-            f"{labels[curve.setup]}, {curve.model}, {curve.data}: {curve_words(curve)}",
-            "leak" if curve.rising else "safe",
-            f"{number}",
-        )
-        for number, curve in enumerate(found)
-    ]
-    across = span_axis(x for line in lines for x, _ in line.points)
-    up = span_axis(y for line in lines for _, y in line.points)
-    ticks = sorted({steps for curve in found for steps in curve.scores})
-    words = Labels(
-        "steps",
-        "median over people, dB",
-        [(math.log2(steps), f"{steps:,}") for steps in ticks],
-    )
-    return Section(
-        "effort",
-        "Would more steps find more?",
-        "Each line is one attack on one setup with several numbers of steps. It has reached a "
-        f"plateau if the 95 % interval over people of what doubling the steps gains is below "
-        f"{GAIN:g} dB. Otherwise nobody gets the level not shown by this attack.",
-        join_markup(
-            line_chart(across, up, words, label="Leakage against steps", curves=lines),
-            macros("parts").list([line.tip for line in lines]),
-        ),
-    )
-
-
-# The objective at the start and after each step; empty if it was not kept.
-Objective = Callable[[Result], Sequence[float]]
-
-
-def _convergence_section(results: Results, *, objective: Objective) -> Section | None:
-    """One chart per attack of objective against step; None if no curve was kept."""
-    ran = (row for row in results if not row.behind)
-    searched = [row for row in ran if row.record.effort.get("steps")]
-    short = short_names(row.record.attack for row in searched)
-    groups = Results(searched).by("attack")
-    charts = [_draw_searches(short[attack], group, objective) for attack, group in groups.items()]
-    if not any(charts):
-        return None
-    return Section(
-        "convergence",
-        "How the searches converged",
-        "The objective of the restart that each attack chose, step by step, on a logarithmic "
-        "scale. If a curve still falls at its end, more steps might find more.",
-        join_markup(*charts),
-    )
-
-
-def _draw_searches(name: str, group: Results, objective: Objective) -> Markup | None:
-    """One curve per case; cases that got more are drawn over the others."""
-    cases = {row.number: row for row in sorted(group, key=lambda row: row.strength)}
-    shown = sorted(cases.values(), key=lambda row: row.strength)[-CURVES:]
-    lines = [c for c in (_make_curve(a, objective(a)) for a in shown) if len(c.points) > 1]
-    if not lines:
-        return None
-    across = Axis(0.0, max(x for line in lines for x, _ in line.points))
-    up = span_axis(y for line in lines for _, y in line.points)
-    powers = range(math.ceil(up.low), math.floor(up.high) + 1)
-    labels = Labels(
-        "step",
-        "objective",
-        across.labels(),
-        [(float(power), f"1e{power}") for power in powers[:: max(1, len(powers) // 5)]],
-    )
-    left = faint(f" the {len(shown)} cases that got most, of {len(cases)}")
-    return join_markup(
-        macros("parts").heading(join_markup(name, left if len(cases) > len(shown) else None)),
-        line_chart(across, up, labels, label=f"Objective of {name} by step", curves=lines),
-    )
-
-
-def _make_curve(row: Result, values: Sequence[float]) -> Curve:
-    stride = max(1, len(values) // POINTS)
-    steps = sorted({*range(0, len(values), stride), *range(len(values))[-1:]})
-    points = [(step, math.log10(values[step])) for step in steps if 0 < values[step] < math.inf]
-    key = row.name
-    tip = f"{key}, {defense_words(row.record.defense)}: {amount(row)}"
-    return Curve(points, tip, level_class(row.level), key)
-
-
-def _tradeoff_section(choices: Sequence[Choice]) -> Section | None:
-    """Draw one choice per defense and the Pareto front; None if no utility was measured."""
-    if not choices:
-        return None
-    across = span_axis([c.utility for c in choices], room=0.1)
-    up = span_axis([min(c.leakage, SATURATED) for c in choices], room=0.15)
-    marks = [
-        Mark(
-            choice.utility,
-            choice.leakage,
-            f"{choice.label}: {decibels(choice.leakage)} leaked at utility {choice.utility:g}",
-            choice.label,
-            "leak" if choice.leakage >= DECIBELS.telling else "safe",
-        )
-        for choice in choices
-    ]
-    stairs = Curve([(c.utility, c.leakage) for c in pareto_front(choices)], "", "front", "")
-    return Section(
-        "tradeoff",
-        "What protection costs",
-        "The model is better further right, and less leaks further down. The line joins the "
-        "choices that no other choice beats in both.",
-        line_chart(
-            across,
-            up,
-            Labels("utility", "worst-off person, dB"),
-            label="Leakage against utility",
-            curves=[stairs],
-            marks=marks,
-        ),
-    )
 
 
 def _name_private(audit: AuditResult) -> str:

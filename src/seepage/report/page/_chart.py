@@ -145,6 +145,12 @@ class Curve:
     key: str
 
 
+def span_curves(curves: Sequence[Curve]) -> tuple[Axis, Axis]:
+    """Make an axis across and one up that hold all points."""
+    xs, ys = zip(*(point for curve in curves for point in curve.points), strict=True)
+    return span_axis(xs), span_axis(ys)
+
+
 @dataclass(frozen=True)
 class Mark:
     """One point: its tooltip, the label written near it (if any), and its style class."""
@@ -197,6 +203,38 @@ def line_chart(
         width if names else None,
     )
     return make_scrollable(label, drawn) if names else drawn
+
+
+@dataclass(frozen=True)
+class PercentLine:
+    """Percentages at numbered places, with the style classes of the line and of its dots."""
+
+    name: str
+    points: Sequence[tuple[int, float]]
+    kind: str
+    dots: str
+
+
+def percent_chart(
+    places: Sequence[str], lines: Sequence[PercentLine], *, across: str, up: str, label: str
+) -> Markup:
+    """Draw percentages against places, of which about eight are named below."""
+    room = 0.05 * max(1, len(places) - 1)
+    stride = -(-len(places) // 8)
+    named = [(float(i), places[i]) for i in range(0, len(places), stride)]
+    labels = Labels(across, up, named, [(float(tick), f"{tick}") for tick in (0, 25, 50, 75, 100)])
+    return line_chart(
+        Axis(-room, room + max(1, len(places) - 1)),
+        Axis(-3, 103),
+        labels,
+        label=label,
+        curves=[Curve(line.points, line.name, line.kind, line.name) for line in lines],
+        marks=[
+            Mark(place, share, f"{line.name}, {places[place]}: {share:.0f} %", "", line.dots)
+            for line in lines
+            for place, share in line.points
+        ],
+    )
 
 
 def _place_names(marks: Sequence[Mark], across: Axis, up: Axis) -> tuple[int, list[Name]]:

@@ -10,8 +10,15 @@ from markupsafe import Markup
 
 from seepage.audit._words import count_noun, list_words
 from seepage.report._dossier import Status
-from seepage.report.page._document import Section, coloured, document, faint, macros, table
-from seepage.report.page._opening import MEANINGS
+from seepage.report.page._document import (
+    MEANINGS,
+    Section,
+    coloured,
+    document,
+    faint,
+    macros,
+    table,
+)
 
 Plain = Mapping[str, Any]
 _CLASSES = {

@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass
 from seepage.audit._words import decibels
 from seepage.audit.results._flatten import FlatRow
 from seepage.report._finding import Verdict
-from seepage.report.page._chart import Axis, Curve, Labels, Mark, line_chart
+from seepage.report.page._chart import PercentLine, percent_chart
 from seepage.report.page._document import (
     Section,
     document,
     join_markup,
     macros,
     number_columns,
+    opening,
     table,
 )
-from seepage.report.page._opening import opening
 
 # Probability with which a network that learned nothing may seem better than chance.
 _LUCK = 0.05
@@ -158,25 +158,13 @@ def sweep_page(title: str, knob: str, points: Sequence[SweepPoint], judged: Verd
 
 
 def _draw_curves(knob: str, points: Sequence[SweepPoint]) -> str:
+    trained = points if _has_learned(points) else ()
     leaks = [(i, 100 * p.identified / p.people) for i, p in enumerate(points) if p.people]
-    trained = enumerate(points if _has_learned(points) else ())
-    accuracies = [(i, 100 * p.accuracy) for i, p in trained if p.accuracy is not None]
-    curves = [
-        Curve([(float(x), y) for x, y in line], tip, kind, tip)
-        for line, tip, kind in ((leaks, "identified", "leak"), (accuracies, "accuracy", "front"))
-        if line
+    right = [(i, 100 * p.accuracy) for i, p in enumerate(trained) if p.accuracy is not None]
+    lines = [
+        PercentLine("identified", leaks, "leak", "leak"),
+        PercentLine("accuracy", right, "front", "safe"),
     ]
-    marks = [
-        Mark(float(x), y, f"{knob} {points[x].value:g}: {y:.0f} % {what}", "", kind)
-        for line, what, kind in ((leaks, "identified", "leak"), (accuracies, "accuracy", "safe"))
-        for x, y in line
-    ]
-    spread = max(1, len(points) - 1)
-    words = Labels(
-        knob,
-        "per cent",
-        [(float(i), f"{point.value:g}") for i, point in enumerate(points)],
-        [(float(tick), f"{tick}") for tick in (0, 25, 50, 75, 100)],
-    )
-    across = Axis(-0.05 * spread, 1.05 * spread)
-    return line_chart(across, Axis(-3, 103), words, label="Sweep", curves=curves, marks=marks)
+    values = [f"{point.value:g}" for point in points]
+    shown = [line for line in lines if line.points]
+    return percent_chart(values, shown, across=knob, up="per cent", label="Sweep")

@@ -1,4 +1,4 @@
-"""Many audits in time on one page: which version of a model leaks more."""
+"""Pages about several audits: two of them compared, and many of them in time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from statistics import median
 from markupsafe import Markup
 
 from seepage.audit._audit_result import AuditResult
-from seepage.audit._words import Setup, count_noun, decibels, label_setups, short_names
-from seepage.audit.results import Level, Results
+from seepage.audit._words import Setup, count_noun, decibels, label_setups, list_words, short_names
+from seepage.audit.results import Level, Result, Results
 from seepage.audit.results._amount import SATURATED
+from seepage.audit.results._judge import NOTICED
+from seepage.report._change import Change, Direction, changes, comparison_verdict, shifts
+from seepage.report._unscored import missing
 from seepage.report._verdict import audit_verdict
-from seepage.report.page._chart import Axis, Curve, Labels, Mark, line_chart
+from seepage.report.page._chart import PercentLine, percent_chart
 from seepage.report.page._document import (
     Section,
+    amount,
     coloured,
     document,
     faint,
@@ -24,8 +28,96 @@ from seepage.report.page._document import (
     level_class,
     macros,
     number_columns,
+    opening,
+    rerun_section,
     table,
 )
+from seepage.report.page._strip_sections import median_words
+
+# People in the table of a comparison.
+SHOWN = 400
+
+
+def comparison_page(before: AuditResult, after: AuditResult) -> str:
+    """Write one self-contained page: what got worse and what got better, person by person."""
+    found = changes(before.results, after.results)
+    judged = comparison_verdict(found)
+    lacks = [f"{a.path.name}: {said}" for a in (before, after) if (said := missing(a))]
+    first, second = (f"{audit.title} ({audit.path.name})" for audit in (before, after))
+    title = f"Seepage comparison: {first} against {second}"
+    return document(
+        f"{title}: {judged.headline}",
+        first=opening(title, judged, missing=list_words(lacks) or None),
+        sections=[
+            _group_section(found),
+            _person_section(found),
+            rerun_section(after.records, spec=after.spec, environment=after.environment),
+        ],
+        private=False,
+    )
+
+
+def _group_section(found: Sequence[Change]) -> Section:
+    labels = label_setups(setup for change in found for setup in change.setups)
+    ways = (Direction.worse, Direction.better, Direction.same)
+    rows = [
+        [
+            shift.changes[0].words(labels),
+            shift.changes[0].attacked.data,
+            shift.changes[0].attacked.model,
+            median_words(c.before for c in shift.changes if c.before),
+            median_words(c.after for c in shift.changes if c.after),
+            *(str(sum(c.direction is way for c in shift.changes)) for way in ways),
+            str(shift.direction),
+        ]
+        for shift in shifts(found)
+    ]
+    counted = ("median before", "median now", *map(str, ways))
+    header = [*number_columns(*counted, words=("defense", "data", "network")), ("together", "")]
+    caption = "Median over people in dB of PSNR with its 95 % interval, and how many changed"
+    return Section(
+        "defenses",
+        "By setup",
+        f"A person counts as changed from {NOTICED:g} dB on, or when the level changes. The last "
+        "column is about all people of a line: within noise, unless the 95 % interval of the mean "
+        "change over people lies on one side of zero.",
+        table("By setup", caption, header, rows),
+    )
+
+
+def _person_section(found: Sequence[Change]) -> Section:
+    labels = label_setups(setup for change in found for setup in change.setups)
+    words, counted = ("person", "defense", "attack"), ("before", "now", "difference")
+    header = [*number_columns(*counted, words=words), ("", "")]
+    rows: list[list[str]] = [
+        [
+            change.name,
+            change.words(labels),
+            change.attacks,
+            _write_amount(change.before),
+            _write_amount(change.after),
+            f"{change.difference:+.1f} dB" if change.difference else "-",
+            coloured(str(change.direction), change.direction.name),
+        ]
+        for change in found[:SHOWN]
+    ]
+    left = len(found) - len(rows)
+    caption = "Every person with every defense, what got worst first"
+    return Section(
+        "people",
+        "Person by person",
+        f"The strongest guess at each person, before and now. The difference counts PSNR up to "
+        f"{SATURATED:g} dB: above that, a guess equals the input up to rounding."
+        + (f" These are the first {SHOWN}; {left} more are in the other formats." if left else ""),
+        table("Person by person", caption, header, rows),
+    )
+
+
+def _write_amount(row: Result | None) -> Markup:
+    if row is None:
+        return faint("-")
+    return coloured(amount(row), level_class(row.level))
+
 
 # The most lines in the chart: those that leak most now.
 LINES = 12
@@ -51,7 +143,7 @@ def dashboard_page(audits: Sequence[DashboardAudit], *, unread: Mapping[str, str
     scenes = [_group_people(audit.result) for audit in ordered]
     return document(
         f"Seepage dashboard: {count_noun(len(ordered), 'audit')}",
-        first=_opening(ordered, scenes),
+        first=_open_dashboard(ordered, scenes),
         sections=[
             _list_section(ordered),
             _course_section(ordered, scenes),
@@ -72,7 +164,9 @@ def _share(people: Results) -> float:
     return people.identified / len(people)
 
 
-def _opening(audits: Sequence[DashboardAudit], scenes: Sequence[dict[Scene, Results]]) -> Markup:
+def _open_dashboard(
+    audits: Sequence[DashboardAudit], scenes: Sequence[dict[Scene, Results]]
+) -> Markup:
     said = [f"{count_noun(len(audits), 'audit')}, the latest of {_write_time(audits[-1].when)}."]
     level = ""
     headline = audit_verdict(audits[-1].result)
@@ -140,23 +234,17 @@ def _course_section(
     labels = _label_scenes(every)
     latest = {s: max((i, _share(f[s])) for i, f in enumerate(scenes) if s in f) for s in every}
     shown = sorted(every, key=lambda scene: latest[scene], reverse=True)
-    curves, marks = list[Curve](), list[Mark]()
-    for number, scene in enumerate(shown[:LINES]):
-        points = [(float(i), 100 * _share(f[scene])) for i, f in enumerate(scenes) if scene in f]
-        kind = _colour(next(found[scene] for found in reversed(scenes) if scene in found))
-        curves.append(Curve(points, labels[scene], kind, str(number)))
-        marks += [
-            Mark(x, y, f"{labels[scene]}, {audits[int(x)].name}: {y:.0f} %", "", kind)
-            for x, y in points
-        ]
-    spread = max(1, len(audits) - 1)
-    stride = -(-len(audits) // 8)
-    across = Axis(-0.05 * spread, 1.05 * spread)
-    words = Labels(
-        "audits in time",
-        "people identified, %",
-        [(float(i), audits[i].name) for i in range(0, len(audits), stride)],
-        [(float(tick), f"{tick}") for tick in (0, 25, 50, 75, 100)],
+    lines = list[PercentLine]()
+    for scene in shown[:LINES]:
+        points = [(i, 100 * _share(f[scene])) for i, f in enumerate(scenes) if scene in f]
+        kind = _find_colour(next(found[scene] for found in reversed(scenes) if scene in found))
+        lines.append(PercentLine(labels[scene], points, kind, kind))
+    chart = percent_chart(
+        [audit.name for audit in audits],
+        lines,
+        across="audits in time",
+        up="people identified, %",
+        label="People identified",
     )
     rows = [
         [labels[scene], *(_write_cell(found.get(scene)) for found in scenes)] for scene in shown
@@ -173,12 +261,7 @@ def _course_section(
         "people were identified the last time. "
         + f"The chart shows the {LINES} that leak most now; the table has all."
         * (len(shown) > LINES),
-        join_markup(
-            line_chart(
-                across, Axis(-3, 103), words, label="People identified", curves=curves, marks=marks
-            ),
-            table("Audit by audit", caption, header, rows),
-        ),
+        join_markup(chart, table("Audit by audit", caption, header, rows)),
     )
 
 
@@ -205,11 +288,11 @@ def _write_cell(people: Results | None) -> Markup:
     middle = median(row.measured if shares else min(row.psnr, SATURATED) for row in people)
     told = f"{middle:.0f} %" if shares and middle >= 0 else decibels(middle, unit=False)
     told = f"{found} of {len(people)}, {told}"
-    return coloured(told, _colour(people))
+    return coloured(told, _find_colour(people))
 
 
-def _colour(people: Results) -> str:
-    """Safe only if every attack would have found somebody."""
+def _find_colour(people: Results) -> str:
+    """The style class of people: "safe" only if nothing about them is inconclusive."""
     worst = min((row.level for row in people), key=lambda level: level.rank)
     unclear = any(row.level is Level.inconclusive for row in people)
     return "trace" if unclear and not worst.identified else level_class(worst)
