@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import seepage
 from seepage.audit import load_audit
 from seepage.cli import app
-from seepage.cli._dashboard_command import _find_audits, _find_begin
+from seepage.cli._report_command import _find_audits, _find_begin
 from seepage.core.errors import DataNotFound, InvalidValue
 
 SPEC = """

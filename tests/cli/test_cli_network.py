@@ -3,7 +3,7 @@
 import pytest
 
 from seepage.audit._spec_entries import read_chains
-from seepage.cli._network import read_network
+from seepage.cli._model_commands import read_network
 from seepage.core.errors import InvalidValue, UnknownName
 
 

@@ -16,7 +16,7 @@ from seepage.cli import app
 from seepage.core._construct import Component
 from seepage.core.errors import InvalidValue, MissingExtra
 from seepage.report import summarise
-from seepage.report._ci_files import _list_checks, as_junit, as_sarif
+from seepage.report._exports import _list_checks, as_junit, as_sarif
 from seepage.report._figure import COLUMN, PAGE, leak_figure
 from seepage.report._leak_table import name_attacks
 from seepage.report._tables import _escape_latex, make_pivot, pivot_latex, pivot_markdown

@@ -16,8 +16,7 @@ from seepage.core import Reconstruction
 from seepage.core._chain import OnAggregate
 from seepage.core._construct import Component
 from seepage.report import Level, summarise, verdict
-from seepage.report._ci_files import as_junit
-from seepage.report._flat_rows import result_rows
+from seepage.report._exports import as_junit, result_rows
 from seepage.report.page._people_section import record_section
 from seepage.report.page._strip_sections import defense_section
 from seepage.scoring._identification import Identification

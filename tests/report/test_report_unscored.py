@@ -13,7 +13,7 @@ from seepage.audit import Audit, Record
 from seepage.audit._run_case import run_case
 from seepage.audit._targets import CapturedUpdate, Target
 from seepage.report import verdict
-from seepage.report._flat_rows import result_rows
+from seepage.report._exports import result_rows
 
 
 def audit_dropout(*, mixed=False):

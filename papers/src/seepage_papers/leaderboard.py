@@ -18,8 +18,7 @@ from seepage.audit import AuditResult, Spec, load_audit
 from seepage.audit._plan import PLAN
 from seepage.audit._run_spec import pick_device
 from seepage.audit._words import count_noun, write_duration
-from seepage.cli._console import print_line
-from seepage.cli._report_command import write
+from seepage.cli._console import print_line, write_file
 from seepage.cli._run_audit import CASE_FAILED, DONE, perform
 from seepage.core.errors import Diverged, InvalidValue, UnreadableFile
 from seepage.data import Dataset
@@ -73,7 +72,7 @@ def make_leaderboard(request: Leaderboard, console: Console, *, board: Board | N
 
     def keep(line: Line, row: dict[str, Any]) -> None:
         trained[line.text] = row
-        write(out / UTILITY, as_json({"setting": board.plain(), "rows": trained}))
+        write_file(out / UTILITY, as_json({"setting": board.plain(), "rows": trained}))
 
     with preparing(shown, plain=request.shown.plain) as announce:
         for number, line in enumerate(lines, 1):
@@ -184,7 +183,7 @@ def _write(standings: Standings, out: Path, console: Console) -> None:
         "leaderboard.svg": draw_board(standings),
     }
     for name, content in files.items():
-        write(out / name, content)
+        write_file(out / name, content)
     console.print(standings.shown())
     print_line(console, "   ".join(str(out / name) for name in files))
 

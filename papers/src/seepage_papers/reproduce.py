@@ -14,7 +14,7 @@ from rich.text import Text
 from seepage._options import RunOptions
 from seepage.audit import Spec, SpecSource, build_spec, load_audit
 from seepage.audit._run_spec import pick_device
-from seepage.cli._report_command import write
+from seepage.cli._console import write_file
 from seepage.cli._run_audit import CASE_FAILED, DONE, perform, show_plan
 from seepage.core._progress import listen
 from seepage.core.errors import UnreadableFile
@@ -76,7 +76,7 @@ def reproduce(wish: Reproduce, console: Console) -> int:
     make_folder(wish.folder)
     found = None
     if spec is not None:
-        write(wish.folder / SPEC, spec.source.text)
+        write_file(wish.folder / SPEC, spec.source.text)
         again = f"seepage reproduce {wish.name} --scale {wish.scale} --out {wish.folder} --resume"
         found = perform(_settings(wish, spec), spec, console, wish.shown, again=again)
     with preparing(shown, plain=wish.shown.plain) as announce:
@@ -134,7 +134,7 @@ def _keep(result: Reproduction, out: Path, console: Console, *, pictured: bool) 
         "figure.html": page(result),
     }
     for name, content in files.items():
-        write(out / name, content)
+        write_file(out / name, content)
     console.print(result.shown())
     written = "   ".join(str(out / name) for name in (*files, *[PICTURES] * pictured))
     console.print(written, markup=False, highlight=False, soft_wrap=True)

@@ -209,7 +209,7 @@ def options(
 # Every command by the part of the help that lists it, with its options and what it does.
 _COMMANDS: Mapping[str, Mapping[type, str]] = {
     "Audit": {
-        commands.New: "_new_command:write_new",
+        commands.New: "_written_specs:write_new",
         commands.Audit: "_run_audit:run_audit",
         commands.Membership: "_membership_command:answer_membership",
         commands.Sweep: "_sweep_command:run_sweep",
@@ -217,7 +217,7 @@ _COMMANDS: Mapping[str, Mapping[type, str]] = {
     "Results": {
         commands.Report: "_report_command:write_report",
         commands.Dossier: "_report_command:write_dossier",
-        commands.Dashboard: "_dashboard_command:write_dashboard",
+        commands.Dashboard: "_report_command:write_dashboard",
         commands.Verify: "_report_command:verify_audit",
         commands.Purge: "_report_command:purge_audit",
     },

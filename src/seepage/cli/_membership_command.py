@@ -16,7 +16,7 @@ from seepage.audit._folder import require_free
 from seepage.audit._spec_entries import explain_errors, find_dataset, read_model
 from seepage.cli._commands import Membership
 from seepage.cli._console import print_line
-from seepage.cli._network import read_network
+from seepage.cli._model_commands import read_network
 from seepage.core import Observation
 from seepage.core._construct import construct
 from seepage.core.errors import InvalidValue

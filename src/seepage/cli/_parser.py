@@ -112,11 +112,6 @@ def _list_options(options: Any, panel: str | None = None) -> Iterator[_Entry]:  
             yield entry
 
 
-def describe_options(options: type) -> dict[str, tuple[Any, Option]]:
-    """The type of every option of a command, and how it is shown, by its name in Python."""
-    return {entry.field.name: (entry.type, entry.option) for entry in _list_options(options)}
-
-
 def _build(options: Any, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Build the options and the groups in them of what Typer read, which is by name."""
     return options(

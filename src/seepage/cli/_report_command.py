@@ -1,32 +1,42 @@
-"""`seepage report`, `dossier`, `verify` and `purge`: what audits found, and what is kept of it."""
+"""`seepage report`, `dossier`, `dashboard`, `verify` and `purge`: what audits found and keep."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import quote
 
 from rich.console import Console
 
 from seepage import __version__, report
 from seepage.audit._audit_result import AuditResult, load_audit
 from seepage.audit._choices import Choice, leakages
-from seepage.audit._folder import PAGE, require_free
+from seepage.audit._folder import PAGE
+from seepage.audit._plan import PLAN, read_format
 from seepage.audit._record import Record
 from seepage.audit._verify import find_damage, purge
 from seepage.audit._words import count_noun, label_defenses
-from seepage.cli._commands import Dossier, Purge, Report, Verify
-from seepage.cli._console import print_line
-from seepage.core._whole_file import read_plain, write_whole
-from seepage.core.errors import InvalidValue, UnknownName, UnreadableFile
-from seepage.report._ci_files import as_junit, as_sarif
+from seepage.cli._commands import Dashboard, Dossier, Purge, Report, Verify
+from seepage.cli._console import print_line, print_verdict, write_file
+from seepage.core._whole_file import read_plain
+from seepage.core.errors import (
+    DataNotFound,
+    InvalidValue,
+    SeepageError,
+    UnknownName,
+    UnreadableFile,
+)
 from seepage.report._dossier import make_dossier, read_dossier
 from seepage.report._dossier_sources import read_source
+from seepage.report._exports import as_junit, as_sarif
 from seepage.report._figure import leak_figure
 from seepage.report._tables import make_pivot, pivot_latex, pivot_markdown
 from seepage.report.page._dossier_page import dossier_page
+from seepage.report.page._several_audits import DashboardAudit, dashboard_page
 
 _WHOLE, _DAMAGED = 0, 1
 # Sentences on damage that are printed.
@@ -94,11 +104,11 @@ def write_report(asked: Report, console: Console) -> None:
     name = "report" if len(audits) == 1 else "comparison"
     target = out or paths[-1] / f"{name}.{_SUFFIX.get(form, form)}"
     if len(audits) == 1:
-        write(target, _write_audit(audits[0], form, costs))
+        write_file(target, _write_audit(audits[0], form, costs))
         _print_verdict(report.audit_verdict(audits[0]), audits, console)
     else:
         found = report.changes(audits[0].results, audits[1].results)
-        write(target, _write_comparison(*audits, found=found, form=form))
+        write_file(target, _write_comparison(*audits, found=found, form=form))
         _print_verdict(report.comparison_verdict(found), audits, console)
         drawn = report.change_table(found)
         if drawn.row_count:
@@ -108,20 +118,7 @@ def write_report(asked: Report, console: Console) -> None:
 
 def save_page(audit: AuditResult) -> None:
     """Write the page of an audit into its directory."""
-    write(audit.path / PAGE, report.audit_page(audit))
-
-
-def write(path: Path, content: str | bytes) -> None:
-    """Write a file, complete or not at all, and the folder it is in."""
-    data = content if isinstance(content, bytes) else content.encode()
-    require_free(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, data)
-    except OSError as error:
-        raise UnreadableFile(
-            f"cannot write the report to {str(path)!r}: {error.strerror}; choose another --out"
-        ) from error
+    write_file(audit.path / PAGE, report.audit_page(audit))
 
 
 def _write_audit(audit: AuditResult, form: str, costs: Sequence[Choice]) -> str | bytes:
@@ -182,17 +179,9 @@ def _sentences(judged: report.Verdict) -> list[str]:
 
 
 def _print_verdict(judged: report.Verdict, audits: Sequence[AuditResult], console: Console) -> None:
-    print_line(console, f"{judged.headline}.", style="bold")
-    print_alarms(judged, console)
-    for line in (*judged.details, *(report.missing(audit) for audit in audits)):
-        if line:
-            print_line(console, line)
-
-
-def print_alarms(judged: report.Verdict, console: Console) -> None:
-    """Print what a sound audit cannot show, such as an attack better than a bound."""
-    for alarm in judged.alarms:
-        print_line(console, alarm, style="bold red")
+    print_verdict(console, judged)
+    for line in filter(None, map(report.missing, audits)):
+        print_line(console, line)
 
 
 def verify_audit(asked: Verify, console: Console) -> int:
@@ -253,8 +242,8 @@ def write_dossier(asked: Dossier, console: Console) -> None:
         against=old,
     )
     data, page = out / "dossier.json", out / "dossier.html"
-    write(data, json.dumps(made, indent=1, ensure_ascii=False) + "\n")
-    write(page, dossier_page(made))
+    write_file(data, json.dumps(made, indent=1, ensure_ascii=False) + "\n")
+    write_file(page, dossier_page(made))
     print_line(console, f"{made['headline']}.", style="bold")
     for alarm in made["alarms"]:
         print_line(console, alarm, style="bold red")
@@ -262,3 +251,66 @@ def write_dossier(asked: Dossier, console: Console) -> None:
         print_line(console, f"Against the last dossier: {made['changes']['headline']}.")
     print_line(console, f"digest: {made['digest']}")
     print_line(console, f"dossier: {page} and {data}")
+
+
+DASHBOARD = "dashboard.html"
+# Folders below the ones that are named, and audits in all.
+_DEEPEST, _MOST = 3, 200
+
+
+def _find_audits(folders: Sequence[Path]) -> list[Path]:
+    """Find audits in folders and in folders below them; links are not followed.
+
+    Raises:
+        DataNotFound: If there is none.
+    """
+    found = list(dict.fromkeys(audit for folder in folders for audit in _walk(folder, _DEEPEST)))
+    if not found:
+        listed = ", ".join(repr(str(folder)) for folder in folders)
+        raise DataNotFound(f"no audit in {listed} or below; name the folders that --out wrote")
+    if len(found) > _MOST:
+        raise InvalidValue(f"expected at most {_MOST} audits, got {len(found)}; name fewer folders")
+    return found
+
+
+def _walk(folder: Path, depth: int) -> Iterator[Path]:
+    if (folder / PLAN).is_file() or read_format(folder) is not None:
+        yield folder
+        return
+    if depth and folder.is_dir():
+        for inner in sorted(folder.iterdir()):
+            if inner.is_dir() and not inner.is_symlink():
+                yield from _walk(inner, depth - 1)
+
+
+def write_dashboard(asked: Dashboard, console: Console) -> None:
+    """Read every audit, and write one page that links to their reports."""
+    if asked.serve or asked.port is not None:
+        raise InvalidValue(
+            f"--serve was removed; run `seepage dashboard DIR` and open its {DASHBOARD} in a "
+            "browser"
+        )
+    folders = asked.directories or (Path(),)
+    target = asked.out or folders[0] / DASHBOARD
+    audits, unread = list[DashboardAudit](), dict[str, str]()
+    for path in _find_audits(folders):
+        try:
+            result = load_audit(path)
+        except SeepageError as error:
+            unread[str(path)] = str(error)
+            continue
+        link = os.path.relpath(path / PAGE, target.parent).replace(os.sep, "/")
+        address = quote(link) if (path / PAGE).is_file() else ""
+        audits.append(DashboardAudit(path.name, _find_begin(path, result), result, address))
+    if not audits:
+        raise DataNotFound(f"no audit can be read: {next(iter(unread.values()))}")
+    write_file(target, dashboard_page(audits, unread=unread))
+    print_line(console, f"{count_noun(len(audits), 'audit')}\ndashboard: {target}")
+
+
+def _find_begin(path: Path, audit: AuditResult) -> datetime:
+    """When an audit was begun: as it says itself, or of older ones, as their file says."""
+    try:
+        return datetime.fromisoformat(str(audit.environment["begun"])).astimezone(UTC)
+    except (KeyError, ValueError, OverflowError):
+        return datetime.fromtimestamp((path / PLAN).stat().st_mtime, UTC)

@@ -36,10 +36,10 @@ from seepage.audit._spec_text import SpecSource
 from seepage.audit._words import count_noun, write_duration
 from seepage.audit.results import Results
 from seepage.audit.results._columns import ATTACKED
-from seepage.cli._capture_command import capture_spec, model_spec
 from seepage.cli._commands import Audit, Shown
-from seepage.cli._console import print_line
-from seepage.cli._report_command import print_alarms, save_page
+from seepage.cli._console import print_line, print_verdict
+from seepage.cli._report_command import save_page
+from seepage.cli._written_specs import capture_spec, model_spec
 from seepage.core._progress import listen, stage
 from seepage.core.errors import InvalidValue, UnreadableFile
 
@@ -268,17 +268,13 @@ def show_plan(settings: RunOptions, spec: Spec, console: Console) -> int:
 
 def _print_result(found: AuditResult, console: Console) -> None:
     console.print(report.leak_table(report.summarise(found.results), width=console.width))
-    judged = report.audit_verdict(found)
-    print_line(console, f"{judged.headline}.", style="bold")
-    for sentence in judged.details:
-        print_line(console, sentence)
+    print_verdict(console, report.audit_verdict(found))
     if found.bounds:
         told = report.headrooms(found.results, found.bounds)
         if any(headroom.informative for headroom in told):
             console.print(report.bound_table(told))
         for sentence in report.explain_silence(told):
             print_line(console, sentence)
-        print_alarms(judged, console)
     for sentence in report.inapplicable(found.every_record):
         print_line(console, sentence, style="dim")
     reasons = [f"failed: {record.error}" for record in found.every_record if record.failed]
@@ -323,9 +319,7 @@ def _print_worse(before: Sequence[Record] | None, found: AuditResult, console: C
     if before is None:
         return False
     changed = report.changes(before, found.results)
-    judged = report.comparison_verdict(changed)
-    for sentence in (f"{judged.headline}.", *judged.details):
-        print_line(console, sentence)
+    print_verdict(console, report.comparison_verdict(changed))
     return any(s.direction is report.Direction.worse for s in report.shifts(changed))
 
 

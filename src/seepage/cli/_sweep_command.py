@@ -18,10 +18,9 @@ from seepage.audit._spec import Spec, build_spec
 from seepage.audit._spec_entries import find_dataset
 from seepage.audit._spec_text import SpecSource, write_toml
 from seepage.cli._commands import Audit, New, Sweep
-from seepage.cli._console import print_line
-from seepage.cli._new_command import write_scenario
-from seepage.cli._report_command import write
+from seepage.cli._console import print_line, write_file
 from seepage.cli._run_audit import CASE_FAILED, DONE, perform, show_plan
+from seepage.cli._written_specs import write_scenario
 from seepage.core import Protection, Rng, Task
 from seepage.core._client import Client
 from seepage.core.errors import Diverged, InvalidValue
@@ -150,8 +149,8 @@ def run_sweep(asked: Sweep, console: Console) -> int:
     _print_points(name, points, console)
     judged = audit_verdict(found)
     page = sweep_page(found.title, name, points, judged)
-    write(found.path / "sweep.html", page)
-    write(found.path / "sweep.csv", as_csv(sweep_rows(name, points)))
+    write_file(found.path / "sweep.html", page)
+    write_file(found.path / "sweep.csv", as_csv(sweep_rows(name, points)))
     print_line(console, f"sweep: {found.path / 'sweep.html'}   rows: {found.path / 'sweep.csv'}")
     return CASE_FAILED if any(record.failed for record in found.records) else DONE
 

@@ -17,8 +17,7 @@ from seepage.audit.results._intervals import (
 from seepage.report._change import Change, Direction, changes, comparison_verdict, shifts
 from seepage.report._contact_sheet import save_contact_sheet
 from seepage.report._contradiction import Contradiction, contradictions
-from seepage.report._finding import Verdict
-from seepage.report._flat_rows import (
+from seepage.report._exports import (
     as_csv,
     as_json,
     as_parquet,
@@ -27,6 +26,7 @@ from seepage.report._flat_rows import (
     labelled_record,
     result_rows,
 )
+from seepage.report._finding import Verdict
 from seepage.report._headroom import Headroom, explain_silence, headrooms, read_headroom
 from seepage.report._leak_table import leak_table
 from seepage.report._summary import Row, summarise
