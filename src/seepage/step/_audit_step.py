@@ -266,10 +266,9 @@ def audit_step(
             foreign=real.foreign and real.gradients is not None,
         )
         return run_attacks(
-            lambda one: Case(task, client, known, one.attack, one.name, who, seed),
-            listed,
+            [Case(task, client, known, attack, name, who, seed) for name, attack in listed],
+            people.canaries,
             found,
-            canaries=people.canaries,
             notes=tuple(note for note in notes if note),
             promise="" if privacy is None else privacy.account,
             real=real,

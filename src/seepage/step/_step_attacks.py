@@ -12,10 +12,9 @@ from torch import Tensor
 from seepage.attacks._applicability import Applicability
 from seepage.attacks._inverting_gradients import inverting_gradients
 from seepage.attacks.labels._infer_labels import InferLabels
-from seepage.core import Attack, Domain, Observation, Reconstruction, Rng
+from seepage.core import Attack, AttackWrapper, Domain, Observation, Prepared, Rng
 from seepage.core._construct import Component
 from seepage.core._progress import limited, measure_pace, time_left
-from seepage.core._rng import require_key
 from seepage.core.errors import InvalidValue, SeepageError, UnknownName
 from seepage.domains import domain_of_shape
 from seepage.domains._box import Box
@@ -31,14 +30,6 @@ _PROBE = 100
 Ranges = tuple[tuple[float, float], ...]
 
 
-@dataclass(frozen=True, eq=False)
-class StepAttack:
-    """An attack on a step."""
-
-    name: Component
-    attack: Attack
-
-
 def list_attacks(
     asked: Sequence[str | Attack] | None,
     seen: Observation,
@@ -52,7 +43,7 @@ def list_attacks(
     public: PublicData | None,
     ranges: Ranges,
     foreign: bool,
-) -> list[StepAttack]:
+) -> list[tuple[Component, Attack]]:
     """List what to run: `auto`, or the attacks that the caller asks for.
 
     `auto` also runs on as many other batches as there are `controls`; they share its rehearsal if
@@ -73,29 +64,31 @@ def list_attacks(
     made = auto(effort=effort, budget=wanted, public=public, seconds=each)
     if controls and not made.has_time_to_rehearse(seen):
         made = replace(made, seconds=seconds / (1 + controls))
-    found_range = FindRange(made, ranges, steps=probe, seconds=each * probing)
-    chosen = StepAttack(
-        Component("auto", {"effort": effort, "steps": wanted}), found_range if probing else made
-    )
+    chosen = FindRange(made, ranges, steps=probe, seconds=each * probing) if probing else made
+    named = Component("auto", {"effort": effort, "steps": wanted})
     # What `auto` proves of a text may be less than all of its words. And it trusts no closed form
     # whose guess does not explain the update, though one that reads a layer need not know the rest.
     alone = [
-        one for one in found.chosen if one.name == "bag_of_words" or (foreign and not one.options)
+        one.name
+        for one in found.chosen
+        if one.name == "bag_of_words" or (foreign and not one.options)
     ]
-    return [chosen, *(_read(one.name, found, _STEPS, ranges) for one in alone)]
+    return [(named, chosen), *(_read(name, found, _STEPS, ranges) for name in alone)]
 
 
-def _read(asked: str | Attack, found: Applicability, steps: int, ranges: Ranges) -> StepAttack:
+def _read(
+    asked: str | Attack, found: Applicability, steps: int, ranges: Ranges
+) -> tuple[Component, Attack]:
     if not isinstance(asked, str):
         recipes: Collection[object] = ALL_ATTACKS.built_in.values()
         if asked in recipes or not isinstance(asked, Attack):
             raise InvalidValue(f"expected attacks such as dlg(), or their names, got {asked!r}")
-        return StepAttack(Component.of(asked), asked)
+        return Component.of(asked), asked
     option = next((one for one in found.chosen if one.name == asked), None)
     if option is None:
         if asked not in ALL_ATTACKS:
             raise UnknownName("attack", asked, ALL_ATTACKS)
-        return StepAttack(Component(asked, {}), ALL_ATTACKS[asked]())
+        return Component(asked, {}), ALL_ATTACKS[asked]()
     counter = next((name for name in ("steps", "iterations") if name in option.options), None)
     if counter is not None:
         counted = steps if counter == "steps" else max(1, steps // 20)
@@ -103,7 +96,7 @@ def _read(asked: str | Attack, found: Applicability, steps: int, ranges: Ranges)
     several = counter == "steps" and len(ranges) > 1
     attack = FindRange(option.attack, ranges) if several else option.attack
     infers = {"infer_labels": True} if option.infer_labels else {}
-    return StepAttack(Component(asked, {**option.options, **infers}), attack)
+    return Component(asked, {**option.options, **infers}), attack
 
 
 # Images that were normalised by the usual means and deviations lie in the first range. Other
@@ -210,66 +203,65 @@ def _box(shape: tuple[int, ...], bounds: tuple[float, float]) -> Domain:
     return domain_of_shape((1, channels) if length == 1 else (channels, length), bounds=bounds)
 
 
-def _narrow(observation: Observation, bounds: tuple[float, float]) -> Observation:
+def _narrow(seen: Observation, bounds: tuple[float, float]) -> Observation:
     """The same observation, with inputs known to lie in a narrower range."""
-    domain = observation.task.domain
+    domain = seen.task.domain
     assert isinstance(domain, Box)
-    task = replace(observation.task, domain=replace(domain, bounds=bounds))
-    return replace(observation, task=task, simulate=observation.simulate.with_task(task))
+    task = replace(seen.task, domain=replace(domain, bounds=bounds))
+    return replace(seen, task=task, simulate=seen.simulate.with_task(task))
 
 
 @dataclass(frozen=True)
-class FindRange:
+class FindRange(AttackWrapper):
     """Finds the range of inputs by a short search in each, then attacks in that range.
 
-    A search in too wide a range keeps the noise that it began with, and in too narrow a range it
-    cannot explain the update. So the objective tells which range is right, and no truth is needed.
-    What can be computed and proved needs no range but the widest.
+    A search in too wide a range keeps the noise that it began with, and one in too narrow a range
+    cannot explain the update. So the objective tells which range is right, without the truth. What
+    a closed form proves needs no range but the widest.
 
     Args:
         attack: The attack.
-        ranges: Lowest and highest values to try, in the bounds of the domain; the first is the
-            widest, and kept if no search runs.
+        ranges: Lowest and highest values to try, the widest first; it is kept if no search runs.
         steps: Steps of the search in each range.
-        seconds: How long these may take together at most; None for as long as they take.
+        seconds: About how long these take together; None for as long as they need.
     """
 
-    attack: Attack
     ranges: tuple[tuple[float, float], ...]
     steps: int = _PROBE
     seconds: float | None = None
 
-    def __call__(self, observation: Observation, *, rng: Rng) -> Reconstruction:
-        """Probe every range, and attack in the best."""
-        require_key(rng)
+    def prepare(self, seen: Observation, rng: Rng) -> Prepared:
+        """Search a little in every range; the attack sees the best."""
+        widest = _narrow(seen, self.ranges[0])
         if isinstance(self.attack, Searches):
-            proved = self.attack.prove(_narrow(observation, self.ranges[0]), rng=rng)
+            proved = self.attack.prove(widest, rng=rng)
             if proved is not None:
-                return proved
+                return Prepared(widest, attack=lambda *_, **__: proved)
         lowest: dict[tuple[float, float], float] = {}
         with limited(self.seconds):
-            steps = self._fit(observation)
+            steps = self._fit(seen)
         for bounds in self.ranges:
             if time_left() <= 0:
                 break
             with suppress(SeepageError), limited(self.seconds):
-                found = _probe(steps)(_narrow(observation, bounds), rng=rng.fork("range"))
+                found = _probe(steps)(_narrow(seen, bounds), rng=rng.fork("range"))
                 lowest[bounds] = min(found.trace.finals, default=math.inf)
         best = min(lowest, key=lambda bounds: lowest[bounds], default=self.ranges[0])
-        return self.attack(_narrow(observation, best), rng=rng)
+        return Prepared(_narrow(seen, best))
 
     def search_alone(self, seen: Observation) -> FindRange | None:
         """The same with the search of its attack alone; None if that is not apart."""
         alone = self.attack.search_alone(seen) if isinstance(self.attack, Searches) else None
         return None if alone is None else replace(self, attack=alone)
 
-    def _fit(self, observation: Observation) -> int:
+    def _fit(self, seen: Observation) -> int:
         """As many steps as fit into the time."""
+        if self.seconds is None:
+            return self.steps
         pace = None
-        if self.seconds is not None:
-            with suppress(SeepageError):
-                pace = measure_pace(lambda: _probe(self.steps)(observation, rng=Rng(0)))
-        if pace is None or self.seconds is None:
+        with suppress(SeepageError):
+            pace = measure_pace(lambda: _probe(self.steps)(seen, rng=Rng(0)))
+        if pace is None:
             return self.steps
         left = self.seconds / len(self.ranges) - pace.start
         return min(self.steps, max(1, int(left / pace.each)))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
+from math import nan
 from pathlib import Path
 
 import torch
@@ -26,13 +28,13 @@ from seepage.audit.results._controls import join_controls
 from seepage.clients import Client
 from seepage.core import _progress as progress
 from seepage.core._batch import class_numbers
+from seepage.core._construct import Component
 from seepage.core._whole_file import write_whole
 from seepage.defenses import chain
 from seepage.report._contact_sheet import save_contact_sheet
 from seepage.report._verdict import verdict
 from seepage.report.page._audit_page import audit_page
 from seepage.step._real_step import RealStep
-from seepage.step._step_attacks import StepAttack
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,28 +60,32 @@ class StepAudit:
     controls: tuple[tuple[Case, Outcome], ...] = ()
     difference: str = ""
 
+    @cached_property
+    def results(self) -> Results:
+        """What the attacks found, with a row for each attack and person, as an audit judges it."""
+        tried = (*self.outcomes, *(outcome for _, outcome in self.controls))
+        return Results.of(join_controls(outcome.record for outcome in tried))
+
     @property
     def records(self) -> tuple[Record, ...]:
         """One per attack, with how its control went."""
-        every = (*self.outcomes, *(outcome for _, outcome in self.controls))
-        return join_controls(outcome.record for outcome in every)
+        return self.results.records
 
-    @property
+    @cached_property
     def people(self) -> Mapping[int, Result]:
         """The strongest attack on each person, by their place in the batch, worst-off first."""
-        return {row.person[1]: row for row in Results.of(self.records).strongest()}
+        return {row.person[1]: row for row in self.results.strongest()}
+
+    @property
+    def _rows(self) -> list[Result]:
+        return [self.people[person] for person in sorted(self.people)]
 
     @property
     def scores(self) -> Mapping[str, Tensor]:
         """Metric to one value per person `(B,)`, each of the strongest attack on them."""
-        ordered = [self.people[person] for person in sorted(self.people)]
-        names = dict.fromkeys(name for attempt in ordered for name in attempt.record.scores)
-        return {
-            name: torch.tensor(
-                [float("nan") if (v := a.score(name)) is None else v for a in ordered]
-            )
-            for name in names
-        }
+        names = dict.fromkeys(name for row in self._rows for name in row.record.scores)
+        found = {name: [row.score(name) for row in self._rows] for name in names}
+        return {n: torch.tensor([nan if v is None else v for v in found[n]]) for n in names}
 
     @property
     def worst(self) -> int | None:
@@ -89,23 +95,19 @@ class StepAudit:
     @property
     def recognisable(self) -> bool:
         """Whether anybody's input can be recognised in what came back, or came back exactly."""
-        levels = {attempt.level for attempt in self.people.values()}
-        return bool(levels & {Level.reconstructed, Level.recognisable})
+        return any(row.level.rank <= Level.recognisable.rank for row in self.people.values())
 
     @property
     def identified(self) -> bool:
         """Whether anybody is singled out among strangers, or worse."""
-        return any(attempt.level.identified for attempt in self.people.values())
+        return any(row.level.identified for row in self.people.values())
 
     @property
     def guess(self) -> Tensor | None:
         """What came back of each person `(B, ...)`, in natural units."""
-        if not self.people:
-            return None
-        chosen = [self.people[person] for person in sorted(self.people)]
-        kept = [self.outcomes[attempt.number].guess for attempt in chosen]
-        rows = [g[a.index] for a, g in zip(chosen, kept, strict=True) if g is not None]
-        return torch.stack(rows)
+        kept = [(row, self.outcomes[row.number].guess) for row in self._rows]
+        found = [guess[row.index] for row, guess in kept if guess is not None]
+        return torch.stack(found) if found else None
 
     def report(self, path: Path | str, *, overwrite: bool = False) -> Path:
         """Write records, tensors, pictures and the page into a directory.
@@ -143,7 +145,7 @@ class StepAudit:
 
     def _tell(self) -> str:
         """All of it that may be stored."""
-        judged = verdict(self.records)
+        judged = verdict(self.results)
         return "\n".join(
             [
                 *([f"Not exactly your step: {self.difference}."] if self.difference else []),
@@ -176,83 +178,86 @@ def _tried(record: Record) -> str:
 
 
 def run_attacks(
-    case: Callable[[StepAttack], Case],
-    listed: Sequence[StepAttack],
+    cases: Sequence[Case],
+    canaries: Sequence[Target],
     found: Applicability,
     *,
-    canaries: Sequence[Target],
     notes: tuple[str, ...],
     promise: str,
     real: RealStep,
 ) -> StepAudit:
-    """Run attacks, and each on canaries too, unless it proves its answer.
+    """Run every attack, and its control.
 
     Args:
-        case: Makes a case from an attack.
-        listed: What to run.
-        found: Which attacks apply, and why the others do not.
+        cases: The attacks on the people of the step.
         canaries: Batches of people who are attacked without the defense as a control: the first
             while there is time, the others if they decide whether somebody is said to be safe.
+        found: Which attacks apply, and why the others do not.
         notes: What was assumed.
         promise: What differential privacy promises; empty where it does not.
         real: How the audited gradient compares with that of the training loop.
     """
-    cases: list[Case] = []
-    outcomes: list[Outcome] = []
+    attacked: list[tuple[Case, Outcome]] = []
     controls: list[tuple[Case, Outcome]] = []
     refused = dict(found.refused)
-    for one in listed:
-        if cases and progress.time_left() <= 0:
-            refused[one.name.name] = "no time was left for it; give more seconds"
+    for case in cases:
+        name = Component.of(case.attack_name).name
+        if attacked and progress.time_left() <= 0:
+            refused[name] = "no time was left for it; give more seconds"
             continue
-        attempt, tried = case(one), list[tuple[Case, Outcome]]()
-        with _show_progress(one.name.name), _collect_warnings() as said:
-            outcome = run_case(attempt)
-            for number, batch in enumerate(canaries):
-                ended = _proven(outcome.record) or outcome.record.error is not None
-                # The control of what is computed at once takes no time.
-                late = progress.time_left() <= 0 and (number or outcome.record.effort.get("steps"))
-                if ended or late or (number and not _clears(outcome, tried)):
-                    break
-                tried += _run_control(attempt, batch)
-            controls += tried
-        if outcome.record.error is not None and not outcome.record.applicable:
-            refused[one.name.name] = outcome.record.error
+        with _show_progress(name), _collect_warnings() as said:
+            (_, outcome), *tried = _run_controlled(case, canaries)
+        record, race = outcome.record, outcome.record.race
+        controls += tried
+        if record.error is not None and not record.applicable:
+            refused[name] = record.error
             continue
-        race = outcome.record.race
-        if race is None:
-            # Those of `auto` are mostly about its rehearsal.
-            notes = (*notes, *(f"{one.name.name}: {sentence}" for sentence in dict.fromkeys(said)))
-            if outcome.record.effort.get("cut"):
-                notes = (*notes, f"{one.name.name} was out of time; {_MORE}")
-        elif race.cut:
-            notes = (*notes, f"{one.name.name} {race.note}; {_MORE}")
+        if race is not None:
+            # Warnings of `auto` are mostly about its rehearsal.
+            notes += (f"{name} {race.note}; {_MORE}",) if race.cut else ()
+        else:
+            notes += tuple(f"{name}: {sentence}" for sentence in dict.fromkeys(said))
+            notes += (f"{name} was out of time; {_MORE}",) if record.effort.get("cut") else ()
         if real.foreign:
-            record = replace(outcome.record, effort={**outcome.record.effort, "foreign": 1})
-            outcome = replace(outcome, record=record)
-        cases.append(attempt)
-        outcomes.append(outcome)
-    audited = StepAudit(
-        tuple(cases), tuple(outcomes), refused, notes, promise, tuple(controls), real.difference
-    )
-    return _explain_searches(audited, found)
+            record = replace(record, effort={**record.effort, "foreign": 1})
+        attacked.append((case, replace(outcome, record=record)))
+        if _is_proven(record):
+            winner = record.attack.name if race is None else race.chosen[0]
+            reason = f"not needed, since {winner} proved that what came back is right"
+            refused |= {option.name: reason for option in found.chosen if option.options}
+    ran, outcomes = zip(*attacked, strict=True) if attacked else ((), ())
+    return StepAudit(ran, outcomes, refused, notes, promise, tuple(controls), real.difference)
 
 
-def _run_control(attempt: Case, canaries: Target) -> list[tuple[Case, Outcome]]:
+def _run_controlled(case: Case, canaries: Sequence[Target]) -> list[tuple[Case, Outcome]]:
+    """Attack the people of a step, then canaries as long as that may clear somebody."""
+    outcome = run_case(case)
+    tried = [(case, outcome)]
+    if _is_proven(outcome.record) or outcome.record.error is not None:
+        return tried
+    for number, batch in enumerate(canaries):
+        # The control of what is computed at once takes no time.
+        late = progress.time_left() <= 0 and (number or outcome.record.effort.get("steps"))
+        if late or (number and not _clears(tried)):
+            break
+        tried += _run_control(case, batch)
+    return tried
+
+
+def _run_control(case: Case, canaries: Target) -> list[tuple[Case, Outcome]]:
     """Attack a batch of canaries without the defense.
 
     The search is also run alone if a closed form found them that cannot read the update behind the
     defense. Canaries who have the targets of the private batch are no negative control: an update
     made of these tells of the people in it.
     """
-    bare = Client(attempt.client.local, chain())
-    others = () if _shares_targets(attempt.target) else (attempt.target,)
-    control = replace(attempt, client=bare, control="canary", others=others, target=canaries)
-    tried = [(control, run_case(control))]
-    computed = not tried[0][1].record.effort.get("simulates")
-    if computed and not attempt.client.chain.keeps_gradient:
-        tried += [(alone, run_case(alone)) for alone in control.search_alone()]
-    return tried
+    bare = Client(case.client.local, chain())
+    others = () if _shares_targets(case.target) else (case.target,)
+    control = replace(case, client=bare, control="canary", others=others, target=canaries)
+    outcome, alone = run_case(control), list[Case]()
+    if not (outcome.record.effort.get("simulates") or case.client.chain.keeps_gradient):
+        alone = control.search_alone()
+    return [(control, outcome), *((one, run_case(one)) for one in alone)]
 
 
 def _shares_targets(attacked: Target) -> bool:
@@ -262,29 +267,17 @@ def _shares_targets(attacked: Target) -> bool:
     return unknown and labels.numel() > 0 and class_numbers(labels) is None
 
 
-def _clears(outcome: Outcome, tried: Sequence[tuple[Case, Outcome]]) -> bool:
+def _clears(tried: Sequence[tuple[Case, Outcome]]) -> bool:
     """Whether somebody would be said to be safe if further controls went as those before."""
-    records = join_controls(one.record for one in (outcome, *(each for _, each in tried)))
     supposed = [
         replace(record, control=replace(record.control, bare=(CANARIES, CANARIES, 0.01)))
-        for record in records
+        for record in join_controls(outcome.record for _, outcome in tried)
         if record.control is not None and record.control.works
     ]
-    return any(one.conclusive and not one.level.identified for one in Results.of(supposed))
+    return any(row.conclusive and not row.level.identified for row in Results.of(supposed))
 
 
-def _explain_searches(audited: StepAudit, found: Applicability) -> StepAudit:
-    """Say of every search that a proof made it needless."""
-    proven = next((record for record in audited.records if _proven(record)), None)
-    if proven is None:
-        return audited
-    name = proven.attack.name if proven.race is None else proven.race.chosen[0]
-    reason = f"not needed, since {name} proved that what came back is right"
-    searches = {option.name: reason for option in found.chosen if option.options}
-    return replace(audited, refused={**audited.refused, **searches})
-
-
-def _proven(record: Record) -> bool:
+def _is_proven(record: Record) -> bool:
     return bool(record.certificate and record.certificate["unique"])
 
 
