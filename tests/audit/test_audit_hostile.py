@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from seepage.audit import AuditStore, Outcome, Record, load_audit
-from seepage.audit._folder import FolderLock
+from seepage.audit._claims import FolderLock
 from seepage.audit._plan import Plan
 from seepage.audit._verify import find_damage, purge
 from seepage.cli import app
@@ -318,7 +318,7 @@ def test_a_full_disk_keeps_purge_from_its_work_in_one_sentence(place, monkeypatc
     def fail(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("seepage.audit._folder.os.pwrite", fail)
+    monkeypatch.setattr("seepage.audit._claims.os.pwrite", fail)
     with pytest.raises(SeepageError, match=r"cannot purge .* No space left"):
         purge(place / "out")
     assert load_audit(place / "out").private

@@ -15,7 +15,6 @@ import torch
 import seepage as sp
 from seepage.audit import AuditStore, Outcome, Record, load_audit
 from seepage.audit._claims import STALE, Claims, Worker
-from seepage.audit._folder import LOCK
 from seepage.audit._verify import find_damage, purge
 from seepage.core._construct import Component
 from seepage.core._schema import to_plain
@@ -125,7 +124,7 @@ def test_the_numbers_of_claims_tell_how_often_a_case_has_ended_its_process(out):
 def test_a_claim_that_is_not_written_yet_is_respected_for_a_while(out):
     (out / "cases").mkdir()
     path = out / "cases" / "a.1.claim"
-    claims = Claims(out / "cases", out / LOCK)
+    claims = Claims(out)
     for text in ("", '{"host"', "[" * 10_000, '{"pid": -1}'):
         path.write_text(text)
         assert not claims.take("a")

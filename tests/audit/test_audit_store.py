@@ -15,7 +15,7 @@ import torch
 
 import seepage as sp
 from seepage.audit import Audit, AuditStore, environment, load_audit, run_case, select_targets
-from seepage.audit._folder import FolderLock
+from seepage.audit._claims import FolderLock
 from seepage.audit._plan import FORMAT, Plan
 from seepage.audit._run_case import fail_case
 from seepage.audit._verify import purge
@@ -218,7 +218,7 @@ def test_a_second_process_may_only_join_and_a_dead_one_is_in_nobodys_way(half):
         [
             sys.executable,
             "-c",
-            "import sys, time; from pathlib import Path; from seepage.audit._folder import *\n"
+            "import sys, time; from pathlib import Path; from seepage.audit._claims import *\n"
             "lock = FolderLock(Path(sys.argv[1])); lock.share(); print('held', flush=True)\n"
             "time.sleep(600)",
             str(half),

@@ -10,8 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from seepage.audit._case_files import find_damaged_inputs, read_records
-from seepage.audit._folder import case_file, inputs_file, require_plain
+from seepage.audit._folder import case_file, inputs_file, read_folder, require_plain
 from seepage.audit._plan import Plan, Planned
 from seepage.audit._record import Outcome, Record, unpack_words
 from seepage.audit.results import Results
@@ -153,9 +152,8 @@ def load_audit(path: Path | str) -> AuditResult:
     path = Path(path)
     require_plain(path)
     plan = Plan.read(path)
-    found, broken = read_records(path, plan)
-    lost = find_damaged_inputs(path, plan, found)
-    records = tuple(found.values())
+    held = read_folder(path, plan)
+    records = tuple(held.records.values())
     return AuditResult(
         path=path,
         title=plan.title,
@@ -165,9 +163,6 @@ def load_audit(path: Path | str) -> AuditResult:
         records=join_controls(record for record in records if record.bound is None),
         bounds=tuple(record for record in records if record.bound is not None),
         controls=tuple(record for record in records if record.control_kind),
-        damaged=(
-            *(case_file(path, case) for case in broken),
-            *(inputs_file(path, name) for name in lost),
-        ),
+        damaged=tuple(held.damaged),
         private=plan.private,
     )

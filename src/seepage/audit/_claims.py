@@ -9,20 +9,27 @@ how often a case has ended the process that ran it.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
 import re
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from seepage.core._schema import Count, from_plain, parse_json, to_plain
-from seepage.core._whole_file import PRIVATE_FILE, PRIVATE_FOLDER, read_plain
-from seepage.core.errors import UnreadableFile
+from seepage.core._whole_file import PRIVATE_FILE, PRIVATE_FOLDER, read_plain, require_regular
+from seepage.core.errors import InvalidValue, UnreadableFile
 
+CASES, LOCK = "cases", "audit.lock"
+# Locks are taken for a moment to begin, and shared while cases run.
+_PATIENCE = 30.0
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+_OWNER = re.compile(rb"seepage (\d+)\n")
 # Seconds between signs of life, and without any before a process elsewhere counts as dead.
 HEARTBEAT, STALE = 10.0, 60.0
 _NAME = re.compile(r"([A-Za-z0-9_-]{1,100})\.(\d{1,4})\.claim")
@@ -95,15 +102,15 @@ def _find_beginning(pid: int) -> str:
 
 
 class Claims:
-    """The claims in a folder of cases.
+    """The claims on the cases of an audit.
 
     Args:
-        folder: Of the cases.
-        clock: A file of this process, whose time of change is the time on the disk.
+        folder: Of the audit.
     """
 
-    def __init__(self, folder: Path, clock: Path) -> None:
-        self._folder, self._clock = folder, clock
+    def __init__(self, folder: Path) -> None:
+        # The time at which a file of this process changes is the time on the disk.
+        self._folder, self._clock = folder / CASES, folder / LOCK
         self._mine: dict[str, Path] = {}
         self._ending = threading.Event()
         self._beating: threading.Thread | None = None
@@ -205,3 +212,116 @@ def _read(path: Path) -> Worker | None:
         return from_plain(Worker, parse_json(text, "a claim"))
     except (OSError, UnicodeError, UnreadableFile):
         return None
+
+
+class FolderLock:
+    """This process's hold on a folder, until it is released or the process dies.
+
+    Those who run cases share the folder. Beginning an audit, mending, replacing and purging need it
+    alone. Where the disk has no locks, claims alone tell who works in it.
+
+    Attributes:
+        alone: Whether nobody else works in the folder.
+    """
+
+    def __init__(self, folder: Path, *, share: bool = False) -> None:
+        """Take the folder alone; with `share`, also if others work in it.
+
+        Raises:
+            InvalidValue: If another process needs it alone, or works in it and `share` is not set.
+        """
+        self.folder = folder
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        self._handle = os.open(folder / LOCK, flags, PRIVATE_FILE)
+        try:
+            require_regular(folder / LOCK, os.fstat(self._handle))
+            free = self._take_alone(share=share)
+            workers = Claims(folder).others()
+            self.alone = free and not workers
+            if not self.alone and not share:
+                raise _in_use(folder, self._handle, workers)
+            os.ftruncate(self._handle, 0)
+            os.pwrite(self._handle, f"seepage {os.getpid()}\n".encode(), 0)
+        except BaseException:
+            os.close(self._handle)
+            raise
+
+    def _take_alone(self, *, share: bool) -> bool:
+        """Whether nobody else held it; else it is shared with those who run cases."""
+        import fcntl
+
+        ends = time.monotonic() + _PATIENCE
+        while True:
+            for kind in (fcntl.LOCK_EX, fcntl.LOCK_SH):
+                try:
+                    fcntl.flock(self._handle, kind | fcntl.LOCK_NB)
+                    return kind == fcntl.LOCK_EX
+                except BlockingIOError:
+                    continue
+                except OSError as error:
+                    if error.errno in _NO_LOCKS:
+                        return True
+                    raise
+            if not share or time.monotonic() > ends:
+                raise _in_use(self.folder, self._handle, [])
+            time.sleep(0.05)
+
+    def share(self) -> None:
+        """Let others run cases too."""
+        import fcntl
+
+        with suppress(OSError):
+            fcntl.flock(self._handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder is the one that was taken: not moved, removed or replaced."""
+        try:
+            now, then = (self.folder / LOCK).lstat(), os.fstat(self._handle)
+        except OSError:
+            return False
+        return (now.st_dev, now.st_ino) == (then.st_dev, then.st_ino)
+
+    def release(self) -> None:
+        """Release it; the file stays, since a lock on a deleted file protects nothing."""
+        os.close(self._handle)
+
+
+def require_unlocked(folder: Path) -> None:
+    """Raise `InvalidValue` if a process works in a folder, without writing anything."""
+    import fcntl
+
+    try:
+        handle = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _in_use(folder, handle, []) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    finally:
+        os.close(handle)
+
+
+class InUse(InvalidValue):
+    """Another process works in a folder."""
+
+
+def _in_use(folder: Path, handle: int, workers: list[str]) -> InUse:
+    owner = _OWNER.fullmatch(os.pread(handle, 64, 0))
+    who = workers or [f"process {owner[1].decode()}" if owner else "another process"]
+    more = f" and {len(who) - 1} more" if len(who) > 1 else ""
+    return InUse(
+        f"{str(folder)!r} is in use by {who[0]}{more}; wait for it, or choose another --out"
+    )
+
+
+def is_lock(file: Path) -> bool:
+    """Whether a file is the lock of an audit, by what is in it."""
+    with file.open("rb") as opened:
+        owner = opened.read(64)
+    # It is empty until its owner has written the process id.
+    return not owner or _OWNER.fullmatch(owner) is not None

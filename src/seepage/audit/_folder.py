@@ -1,4 +1,4 @@
-"""The folder of an audit: what may be in it, who holds it, and what of it may be removed.
+"""The folder of an audit: what is in it, whether it is whole, and what of it may be removed.
 
     plan.json                 what runs, the spec and the environment
     spec.toml                 copies of the two, for people
@@ -14,36 +14,35 @@ are never followed, and nothing but plain files is opened.
 
 from __future__ import annotations
 
-import errno
+import json
 import os
 import re
 import stat
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-from seepage.audit._claims import Claims
-from seepage.audit._plan import PLAN, Plan, read_format, require_format
-from seepage.core._whole_file import PRIVATE_FILE, is_partial, require_regular
-from seepage.core.errors import InvalidValue
+from seepage.audit._claims import CASES, LOCK, Claims, is_lock
+from seepage.audit._plan import PLAN, Plan, Planned, read_format, require_format
+from seepage.audit._record import Record
+from seepage.core._checkpoint import Checkpoints
+from seepage.core._schema import parse_json, to_plain
+from seepage.core._whole_file import is_partial, read_plain, unseal
+from seepage.core.errors import InvalidValue, UnreadableFile
 
-CASES, INPUTS, CHECKPOINTS = "cases", "inputs", "checkpoints"
+INPUTS, CHECKPOINTS = "inputs", "checkpoints"
 SPEC = "spec.toml"
 ENVIRONMENT = "environment.json"
 SHEET = "contact_sheet.png"
 PAGE = "report.html"
-LOCK = "audit.lock"
 SUFFIX = ".safetensors"
 
 _FOLDERS = (CASES, INPUTS, CHECKPOINTS)
 _FILES = (PLAN, SPEC, ENVIRONMENT, PAGE, SHEET, LOCK)
-_OWNER = re.compile(rb"seepage (\d+)\n")
 # Checkpoints are named by fingerprints, which are not known when the audit begins.
 _CHECKPOINT = re.compile(rf"(race-|decoder-)?[0-9a-f]{{24}}{re.escape(SUFFIX)}")
-# Locks are taken for a moment to begin, and shared while cases run.
-_PATIENCE = 30.0
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def case_file(folder: Path, case: str) -> Path:
@@ -59,16 +58,14 @@ def inputs_file(folder: Path, name: str) -> Path:
 def require_plain(path: Path) -> None:
     """Raise unless a folder holds an audit of this version, without links, pipes or devices."""
     require_format(path)
-    for place in (*(path / name for name in _FOLDERS), *(path / name for name in _FILES)):
+    for place in (path / name for name in (*_FOLDERS, *_FILES)):
         with suppress(FileNotFoundError):
             _require_own(place, place.lstat().st_mode)
     for name in _FOLDERS:
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(path / name) as entries:
-            odd = [
-                path / name / one.name for one in entries if not one.is_file(follow_symlinks=False)
-            ]
-            for place in odd:
-                _require_own(place, place.lstat().st_mode)
+            for one in entries:
+                if not one.is_file(follow_symlinks=False):
+                    _require_own(path / name / one.name, one.stat(follow_symlinks=False).st_mode)
     with suppress(FileNotFoundError):
         if (path / LOCK).stat().st_nlink > 1:
             raise InvalidValue(
@@ -99,111 +96,6 @@ def _require_own(place: Path, mode: int) -> None:
         )
 
 
-class FolderLock:
-    """This process's hold on a folder, until it is released or the process dies.
-
-    Those who run cases share the folder. Beginning an audit, mending, replacing and purging need it
-    alone. Where the disk has no locks, claims alone tell who works in it.
-
-    Attributes:
-        alone: Whether nobody else works in the folder.
-    """
-
-    def __init__(self, folder: Path, *, share: bool = False) -> None:
-        """Take the folder alone; with `share`, also if others work in it.
-
-        Raises:
-            InvalidValue: If another process needs it alone, or works in it and `share` is not set.
-        """
-        self.folder = folder
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        self._handle = os.open(folder / LOCK, flags, PRIVATE_FILE)
-        try:
-            require_regular(folder / LOCK, os.fstat(self._handle))
-            free = self._take_alone(share=share)
-            workers = Claims(folder / CASES, folder / LOCK).others()
-            self.alone = free and not workers
-            if not self.alone and not share:
-                raise _in_use(folder, self._handle, workers)
-            os.ftruncate(self._handle, 0)
-            os.pwrite(self._handle, f"seepage {os.getpid()}\n".encode(), 0)
-        except BaseException:
-            os.close(self._handle)
-            raise
-
-    def _take_alone(self, *, share: bool) -> bool:
-        """Whether nobody else held it; else it is shared with those who run cases."""
-        import fcntl
-
-        ends = time.monotonic() + _PATIENCE
-        while True:
-            for kind in (fcntl.LOCK_EX, fcntl.LOCK_SH):
-                try:
-                    fcntl.flock(self._handle, kind | fcntl.LOCK_NB)
-                    return kind == fcntl.LOCK_EX
-                except BlockingIOError:
-                    continue
-                except OSError as error:
-                    if error.errno in _NO_LOCKS:
-                        return True
-                    raise
-            if not share or time.monotonic() > ends:
-                raise _in_use(self.folder, self._handle, [])
-            time.sleep(0.05)
-
-    def share(self) -> None:
-        """Let others run cases too."""
-        import fcntl
-
-        with suppress(OSError):
-            fcntl.flock(self._handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the folder is the one that was taken: not moved, removed or replaced."""
-        try:
-            now, then = (self.folder / LOCK).lstat(), os.fstat(self._handle)
-        except OSError:
-            return False
-        return (now.st_dev, now.st_ino) == (then.st_dev, then.st_ino)
-
-    def release(self) -> None:
-        """Release it; the file stays, since a lock on a deleted file protects nothing."""
-        os.close(self._handle)
-
-
-def require_unlocked(folder: Path) -> None:
-    """Raise `InvalidValue` if a process works in a folder, without writing anything."""
-    import fcntl
-
-    try:
-        handle = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise _in_use(folder, handle, []) from None
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-    finally:
-        os.close(handle)
-
-
-class InUse(InvalidValue):
-    """Another process works in a folder."""
-
-
-def _in_use(folder: Path, handle: int, workers: list[str]) -> InUse:
-    owner = _OWNER.fullmatch(os.pread(handle, 64, 0))
-    who = workers or [f"process {owner[1].decode()}" if owner else "another process"]
-    more = f" and {len(who) - 1} more" if len(who) > 1 else ""
-    return InUse(
-        f"{str(folder)!r} is in use by {who[0]}{more}; wait for it, or choose another --out"
-    )
-
-
 def holds_audit(path: Path) -> bool:
     """Whether an audit is in a directory; False if one can begin there.
 
@@ -232,10 +124,7 @@ def _is_leftover(place: Path) -> bool:
     if place.is_symlink():
         return False
     if place.name == LOCK and place.is_file():
-        with place.open("rb") as file:
-            owner = file.read(64)
-        # The file is empty until its owner has written the process id.
-        return not owner or _OWNER.fullmatch(owner) is not None
+        return is_lock(place)
     # It may be gone by now, if the audit that makes it is still alive.
     partial = is_partial(place.name, lambda name: name == PLAN)
     return partial and (place.is_file() or not place.exists())
@@ -244,6 +133,12 @@ def _is_leftover(place: Path) -> bool:
 def find_checkpoints(path: Path) -> list[Path]:
     """Find the states of interrupted attacks, and the races of `auto`."""
     return [file for file in list_files(path / CHECKPOINTS) if _CHECKPOINT.fullmatch(file.name)]
+
+
+def find_torn(path: Path) -> list[Path]:
+    """Find the checkpoints that are not whole."""
+    checkpoints = Checkpoints(path / CHECKPOINTS)
+    return [file for file in find_checkpoints(path) if not checkpoints.is_whole(file.stem)]
 
 
 def find_leftovers(path: Path) -> Iterator[Path]:
@@ -269,7 +164,7 @@ def find_written(path: Path, plan: Plan) -> list[Path]:
         *(inputs_file(path, case.inputs) for case in plan.cases if case.inputs),
     }
     ids = {case.id for case in plan.cases}
-    claims = [file for case, file in Claims(path / CASES, path / LOCK).list_files() if case in ids]
+    claims = [file for case, file in Claims(path).list_files() if case in ids]
     there = [file for folder in (path, path / CASES, path / INPUTS) for file in list_files(folder)]
     found = [file for file in there if file in named]
     return [*found, *claims, *find_checkpoints(path), *find_leftovers(path)]
@@ -290,3 +185,72 @@ def list_files(folder: Path) -> list[Path]:
         return []
     with os.scandir(folder) as entries:
         return [folder / one.name for one in entries if one.is_file(follow_symlinks=False)]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a folder holds of an audit.
+
+    Args:
+        records: The records of finished cases by their ids, in the order of the plan.
+        damaged: Files of finished cases and of their private inputs that are missing or were
+            altered, and which it is.
+    """
+
+    records: dict[str, Record]
+    damaged: dict[Path, str]
+
+
+def read_records(
+    folder: Path, plan: Plan, known: Mapping[str, Record] = MappingProxyType({})
+) -> Held:
+    """Read every finished case, but for the records that are `known`."""
+    held = Held({}, {})
+    there = {file.name for file in list_files(folder / CASES)}
+    for planned in plan.cases:
+        file = case_file(folder, planned.id)
+        if planned.id in known:
+            held.records[planned.id] = known[planned.id]
+        elif file.name in there:
+            try:
+                held.records[planned.id] = read_record(file, planned)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                held.damaged[file] = f"altered: {error.strerror or error}"
+    return held
+
+
+def read_record(file: Path, planned: Planned) -> Record:
+    """Read the record in the file of a case.
+
+    Raises:
+        UnreadableFile: If any byte of the file was altered, or it belongs to another case.
+        FileNotFoundError: If the case is not done.
+    """
+    words = unseal(read_plain(file))
+    record = Record.from_plain(parse_json(words.get("record", ""), "its record"))
+    if record.case != planned.id or planned.inputs not in ("", record.truth):
+        raise UnreadableFile("it belongs to another case")
+    return record
+
+
+def read_folder(folder: Path, plan: Plan) -> Held:
+    """Read every finished case, and check the private inputs of each."""
+    held = read_records(folder, plan)
+    wanted = {c.inputs for c in plan.cases if c.inputs and c.id in held.records and plan.private}
+    for name in sorted(wanted):
+        file = inputs_file(folder, name)
+        try:
+            if unseal(read_plain(file)).get("name") != name:
+                raise UnreadableFile("it holds other inputs")
+        except FileNotFoundError:
+            held.damaged[file] = "missing"
+        except OSError:
+            held.damaged[file] = "altered"
+    return held
+
+
+def list_copies(plan: Plan) -> dict[str, str]:
+    """What people can read of a plan: the text of each file by its name."""
+    return {SPEC: plan.spec, ENVIRONMENT: json.dumps(to_plain(plan.environment), indent=2) + "\n"}

@@ -17,7 +17,8 @@ import torch
 from seepage._options import ProgressListener, RunOptions, called_with
 from seepage.audit._audit_result import AuditResult, load_audit
 from seepage.audit._choices import IDENTIFIED, Breach, Gate
-from seepage.audit._folder import CHECKPOINTS, SPEC, InUse, require_plain
+from seepage.audit._claims import InUse
+from seepage.audit._folder import CHECKPOINTS, SPEC, require_plain
 from seepage.audit._plan import PLAN, Plan
 from seepage.audit._record import Outcome, Record
 from seepage.audit._run_case import AnyCase, Executor, fail_case, serial, side_by_side

@@ -8,31 +8,27 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from seepage.audit._case_files import find_damaged_inputs, list_copies, read_records
-from seepage.audit._claims import Claims
+from seepage.audit._claims import CASES, Claims, FolderLock, InUse, require_unlocked
 from seepage.audit._folder import (
-    CASES,
     CHECKPOINTS,
-    LOCK,
     SPEC,
-    FolderLock,
-    InUse,
     case_file,
-    find_checkpoints,
     find_leftovers,
+    find_torn,
     find_written,
     holds_audit,
     inputs_file,
+    list_copies,
+    read_folder,
+    read_records,
     remove_files,
     require_plain,
-    require_unlocked,
 )
 from seepage.audit._plan import Plan, Planned, require_same_cases
 from seepage.audit._record import Outcome, Record, pack_words
 from seepage.audit._run_case import AnyCase
 from seepage.audit._seal import make_seal
 from seepage.audit._targets import Target
-from seepage.core._checkpoint import Checkpoints
 from seepage.core._whole_file import PRIVATE_FOLDER, seal, write_whole
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
 
@@ -58,7 +54,7 @@ class AuditStore(AbstractContextManager["AuditStore"]):
         self.mended: tuple[Path, ...] = ()
         self.alone = lock.alone
         self._lock = lock
-        self._claims = Claims(path / CASES, path / LOCK)
+        self._claims = Claims(path)
         self._records: dict[str, Record] = {}
         self._kept: set[str] = set()
 
@@ -164,21 +160,15 @@ class AuditStore(AbstractContextManager["AuditStore"]):
 
     def _mend(self, targets: Mapping[str, Target]) -> None:
         """Remove what is damaged; private inputs are written again, cases will run again."""
-        self._records, broken = read_records(self.path, self.plan)
-        lost = find_damaged_inputs(self.path, self.plan, self._records)
-        self.mended = (
-            *(case_file(self.path, case) for case in broken),
-            *(inputs_file(self.path, name) for name in lost),
-        )
+        held = read_folder(self.path, self.plan)
+        self._records, self.mended = held.records, tuple(held.damaged)
         done = [file for case, file in self._claims.list_files() if case in self._records]
-        checkpoints = Checkpoints(self.path / CHECKPOINTS)
-        torn = [file for file in find_checkpoints(self.path) if not checkpoints.is_whole(file.stem)]
-        for file in (*self.mended, *find_leftovers(self.path), *done, *torn):
+        for file in (*self.mended, *find_leftovers(self.path), *done, *find_torn(self.path)):
             file.unlink(missing_ok=True)
         self._claims.forget_unwritten()
-        for name in lost:
-            if name in targets:
-                self._keep(targets[name])
+        for name, target in targets.items():
+            if inputs_file(self.path, name) in held.damaged:
+                self._keep(target)
         self._write_copies()
 
     def _forget(self, cases: Iterator[str]) -> None:
@@ -195,7 +185,7 @@ class AuditStore(AbstractContextManager["AuditStore"]):
 
     def records(self) -> tuple[Record, ...]:
         """The records there are by now, whoever wrote them, in the order of the plan."""
-        self._records, _ = read_records(self.path, self.plan, self._records)
+        self._records = read_records(self.path, self.plan, self._records).records
         return tuple(self._records.values())
 
     def tries(self) -> dict[str, int]:

@@ -6,24 +6,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from seepage.audit._case_files import find_damaged_inputs, list_copies, read_records
+from seepage.audit._claims import CASES, FolderLock
 from seepage.audit._folder import (
-    CASES,
     CHECKPOINTS,
     INPUTS,
     SHEET,
     SUFFIX,
-    FolderLock,
     case_file,
     find_checkpoints,
     find_leftovers,
+    find_torn,
     inputs_file,
+    list_copies,
     list_files,
+    read_folder,
     remove_files,
     require_plain,
 )
 from seepage.audit._plan import Plan
-from seepage.core._checkpoint import Checkpoints
 from seepage.core._whole_file import read_plain, seal, unpack, unseal, write_whole
 from seepage.core.errors import UnreadableFile
 
@@ -40,21 +40,15 @@ def find_damage(path: Path | str) -> list[str]:
     path = Path(path)
     require_plain(path)
     plan = Plan.read(path)
-    records, damaged = read_records(path, plan)
-    lost = find_damaged_inputs(path, plan, records)
-    found = [f"{CASES}/{case}{SUFFIX} is altered: {why}" for case, why in damaged.items()]
-    found += [f"{INPUTS}/{name}{SUFFIX} is {state}" for name, state in lost.items()]
+    damaged = read_folder(path, plan).damaged.items()
+    found = [f"{file.relative_to(path)} is {how}" for file, how in damaged]
     ours = {case_file(path, case.id) for case in plan.cases}
     foreign = sorted(
         f.name for f in list_files(path / CASES) if f.suffix == SUFFIX and f not in ours
     )
     found += [f"{CASES}/{name} belongs to no case of this audit" for name in foreign]
     found += [f"{name} is {how}" for name, how in _compare(path, list_copies(plan))]
-    checkpoints = Checkpoints(path / CHECKPOINTS)
-    for file in find_checkpoints(path):
-        if not checkpoints.is_whole(file.stem):
-            found.append(f"{CHECKPOINTS}/{file.name} is altered")
-    return found
+    return [*found, *(f"{CHECKPOINTS}/{file.name} is altered" for file in find_torn(path))]
 
 
 def _compare(path: Path, copies: dict[str, str]) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,8 @@ from seepage._options import ProgressListener, RunOptions
 from seepage._signals import raise_on_signals
 from seepage.audit._audit_result import AuditResult, load_audit
 from seepage.audit._choices import IDENTIFIED, Breach
-from seepage.audit._folder import CASES, PAGE, SHEET, case_file
+from seepage.audit._claims import CASES
+from seepage.audit._folder import PAGE, SHEET, case_file
 from seepage.audit._grid import estimate
 from seepage.audit._plan import PLAN
 from seepage.audit._record import Record

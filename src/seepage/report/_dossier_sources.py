@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from seepage.audit._audit_result import AuditResult, load_audit
+from seepage.audit._claims import CASES
 from seepage.audit._evidence import FORMAT
-from seepage.audit._folder import CASES, ENVIRONMENT, SPEC, SUFFIX
+from seepage.audit._folder import ENVIRONMENT, SPEC, SUFFIX
 from seepage.audit._plan import PLAN
 from seepage.audit._record import Record
 from seepage.audit._words import (
