@@ -41,7 +41,7 @@ from scripts.write_calls import Tracer, run_to_the_end
 import seepage as sp
 from seepage.audit import Record, load_audit
 from seepage.audit import _workers as workers
-from seepage.audit._verify import find_damage
+from seepage.audit._folder import find_damage
 from seepage.core.errors import SeepageError
 
 REFUSED = 2

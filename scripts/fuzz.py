@@ -33,7 +33,7 @@ from scripts.run_record import find_commit, write_record
 
 import seepage as sp
 from seepage.audit import Record, SpecSource, build_spec, load_audit
-from seepage.audit._verify import find_damage
+from seepage.audit._folder import find_damage
 from seepage.core._checkpoint import Checkpoints
 from seepage.core._schema import parse_json
 from seepage.core._whole_file import unpack, unseal

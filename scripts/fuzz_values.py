@@ -21,9 +21,9 @@ from rich.console import Console
 
 import seepage as sp
 from seepage.audit import SpecSource, build_spec, save_evidence
+from seepage.audit._folder import find_damage
 from seepage.audit._plan import FORMAT, PLAN, Plan
 from seepage.audit._spec_text import write_toml
-from seepage.audit._verify import find_damage
 from seepage.cli import main as run_command
 from seepage.cli._commands import Report
 from seepage.cli._report_command import write_report

@@ -25,7 +25,7 @@ from scripts.run_record import find_commit, write_record
 
 import seepage as sp
 from seepage.audit import load_audit
-from seepage.audit._verify import find_damage
+from seepage.audit._folder import find_damage
 from seepage.cli._report_command import save_page
 
 BLOCKS = 20

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 import seepage as sp
-from seepage.audit._verify import find_damage
+from seepage.audit._folder import find_damage
 from seepage.cli._commands import Report
 from seepage.cli._report_command import write_report
 from seepage.core._whole_file import checksum, seal, unpack, unseal

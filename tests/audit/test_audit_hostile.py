@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from seepage.audit import AuditStore, Outcome, Record, load_audit
 from seepage.audit._claims import FolderLock
+from seepage.audit._folder import find_damage, purge
 from seepage.audit._plan import Plan
-from seepage.audit._verify import find_damage, purge
 from seepage.cli import app
 from seepage.cli._commands import Report
 from seepage.cli._report_command import write_report

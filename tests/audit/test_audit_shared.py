@@ -15,7 +15,7 @@ import torch
 import seepage as sp
 from seepage.audit import AuditStore, Outcome, Record, load_audit
 from seepage.audit._claims import STALE, Claims, Worker
-from seepage.audit._verify import find_damage, purge
+from seepage.audit._folder import find_damage, purge
 from seepage.core._construct import Component
 from seepage.core._schema import to_plain
 from seepage.core.errors import InvalidValue

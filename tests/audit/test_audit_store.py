@@ -16,9 +16,9 @@ import torch
 import seepage as sp
 from seepage.audit import Audit, AuditStore, environment, load_audit, run_case, select_targets
 from seepage.audit._claims import FolderLock
+from seepage.audit._folder import purge
 from seepage.audit._plan import FORMAT, Plan
 from seepage.audit._run_case import fail_case
-from seepage.audit._verify import purge
 from seepage.core._whole_file import pack, unpack
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile
 from seepage.scoring import METRICS

@@ -3,7 +3,7 @@ import tomllib
 
 import pytest
 
-from seepage.audit._seal import find_imports
+from seepage.audit._plan import find_imports
 from seepage.audit._spec_text import SpecSource, write_toml
 from seepage.core._construct import LARGEST, parse_toml
 from seepage.core.errors import InvalidValue, UnreadableFile

@@ -32,7 +32,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _OWNER = re.compile(rb"seepage (\d+)\n")
 # Seconds between signs of life, and without any before a process elsewhere counts as dead.
 HEARTBEAT, STALE = 10.0, 60.0
-_NAME = re.compile(r"([A-Za-z0-9_-]{1,100})\.(\d{1,4})\.claim")
+_NAME = re.compile(r"([A-Za-z0-9_-]{1,100})\.\d{1,4}\.claim")
 _LARGEST = 2_000
 
 
@@ -131,14 +131,16 @@ class Claims:
             with os.fdopen(handle, "w") as file:
                 json.dump(to_plain(Worker.here(counts=counts)), file)
             self._mine[case] = path
-            self._begin_beating()
+            if self._beating is None:
+                self._beating = threading.Thread(target=self._beat, daemon=True)
+                self._beating.start()
             return True
         return False
 
     def release(self, case: str) -> None:
         """Remove every claim on a case that is done."""
         if (own := self._mine.pop(case, None)) is not None:
-            for number in range(1, int(_number(own)) + 1):
+            for number in range(1, int(own.stem.rpartition(".")[2]) + 1):
                 (self._folder / f"{case}.{number}.claim").unlink(missing_ok=True)
 
     def give_back(self) -> None:
@@ -188,21 +190,11 @@ class Claims:
         except FileNotFoundError:
             return False
 
-    def _begin_beating(self) -> None:
-        if self._beating is None:
-            self._beating = threading.Thread(target=self._beat, daemon=True)
-            self._beating.start()
-
     def _beat(self) -> None:
         while not self._ending.wait(HEARTBEAT):
             for path in list(self._mine.values()):
                 with suppress(OSError):
                     os.utime(path, follow_symlinks=False)
-
-
-def _number(path: Path) -> str:
-    found = _NAME.fullmatch(path.name)
-    return found[2] if found else "0"
 
 
 def _read(path: Path) -> Worker | None:

@@ -20,16 +20,23 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from seepage.audit._claims import CASES, LOCK, Claims, is_lock
+from seepage.audit._claims import CASES, LOCK, Claims, FolderLock, is_lock
 from seepage.audit._plan import PLAN, Plan, Planned, read_format, require_format
 from seepage.audit._record import Record
 from seepage.core._checkpoint import Checkpoints
 from seepage.core._schema import parse_json, to_plain
-from seepage.core._whole_file import is_partial, read_plain, unseal
+from seepage.core._whole_file import (
+    is_partial,
+    read_plain,
+    seal,
+    unpack,
+    unseal,
+    write_whole,
+)
 from seepage.core.errors import InvalidValue, UnreadableFile
 
 INPUTS, CHECKPOINTS = "inputs", "checkpoints"
@@ -254,3 +261,86 @@ def read_folder(folder: Path, plan: Plan) -> Held:
 def list_copies(plan: Plan) -> dict[str, str]:
     """What people can read of a plan: the text of each file by its name."""
     return {SPEC: plan.spec, ENVIRONMENT: json.dumps(to_plain(plan.environment), indent=2) + "\n"}
+
+
+def find_damage(path: Path | str) -> list[str]:
+    """List missing or altered files of an audit, and files that are not its own. Read-only.
+
+    Checksums tell accidents, not an adversary: whoever can write to the folder can also write the
+    checksums.
+
+    Raises:
+        SeepageError: If there is no audit, or its plan cannot be used at all.
+    """
+    path = Path(path)
+    require_plain(path)
+    plan = Plan.read(path)
+    damaged = read_folder(path, plan).damaged.items()
+    found = [f"{file.relative_to(path)} is {how}" for file, how in damaged]
+    ours = {case_file(path, case.id) for case in plan.cases}
+    foreign = sorted(
+        f.name for f in list_files(path / CASES) if f.suffix == SUFFIX and f not in ours
+    )
+    found += [f"{CASES}/{name} belongs to no case of this audit" for name in foreign]
+    found += [f"{name} is {how}" for name, how in _compare(path, list_copies(plan))]
+    return [*found, *(f"{CHECKPOINTS}/{file.name} is altered" for file in find_torn(path))]
+
+
+def _compare(path: Path, copies: dict[str, str]) -> Iterator[tuple[str, str]]:
+    for name, text in copies.items():
+        try:
+            if read_plain(path / name) != text.encode():
+                yield name, "not what the plan holds"
+        except FileNotFoundError:
+            yield name, "missing"
+
+
+def purge(path: Path | str) -> int:
+    """Remove private inputs, guesses, checkpoints and pictures of an audit; its records stay.
+
+    The page `report.html` shows them too: write it again afterwards. What a disk or a backup still
+    holds of removed files is beyond this. Returns the number of files that were removed, or written
+    again without a guess.
+
+    Raises:
+        SeepageError: If there is no audit, or another process is using it.
+    """
+    path = Path(path)
+    require_plain(path)
+    try:
+        lock = FolderLock(path)
+        try:
+            return _purge(path, Plan.read(path))
+        finally:
+            lock.release()
+    except OSError as error:
+        raise UnreadableFile(f"cannot purge {str(path)!r}: {error.strerror or error}") from error
+
+
+def _purge(path: Path, plan: Plan) -> int:
+    # First, so that what is removed is never missed.
+    replace(plan, private=False).write(path)
+    cases = {case_file(path, case.id) for case in plan.cases}
+    changed = sum(_leave_out_guess(file) for file in list_files(path / CASES) if file in cases)
+    inputs = {inputs_file(path, case.inputs) for case in plan.cases if case.inputs}
+    there = [*list_files(path), *list_files(path / INPUTS)]
+    doomed = [file for file in there if file == path / SHEET or file in inputs]
+    doomed += [*find_checkpoints(path), *find_leftovers(path)]
+    remove_files(path, doomed)
+    return len(doomed) + changed
+
+
+def _leave_out_guess(file: Path) -> bool:
+    """Write the file of a case without what is private in it; one that is damaged is removed."""
+    try:
+        data = read_plain(file)
+        words, tensors = unseal(data), unpack(data)[0]
+    except UnreadableFile:
+        file.unlink()
+        return True
+    is_private = "guess" in tensors or "said" in words
+    if is_private:
+        tensors.pop("guess", None)
+        words.pop("said", None)
+        write_whole(file, seal(tensors, words))
+    return is_private

@@ -1,14 +1,17 @@
-"""The plan of an audit, `plan.json`: what runs, written once before anything else.
+"""The plan of an audit, `plan.json`: what runs and who began it, written before anything else.
 
 {"seepage audit": 6, "sha256": "...", "plan": {"title": ..., "spec": ..., "cases": [...]}}
 """
 
 from __future__ import annotations
 
+import hmac
 import json
+import os
 import re
+import secrets
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +19,23 @@ from typing import Annotated, Any
 
 from seepage.audit._record import Name
 from seepage.core._construct import LARGEST as LONGEST_SPEC
-from seepage.core._construct import Component
+from seepage.core._construct import Component, parse_toml
+from seepage.core._plugins import is_path
 from seepage.core._schema import AtMost, from_plain, parse_json, to_plain
-from seepage.core._whole_file import checksum, open_plain, read_plain, write_whole
+from seepage.core._whole_file import (
+    PRIVATE_FOLDER,
+    checksum,
+    open_plain,
+    read_plain,
+    write_whole,
+)
 from seepage.core.errors import DataNotFound, InvalidValue, UnreadableFile
 
 PLAN = "plan.json"
 # Raise it whenever what plans, records or identities hold changes; nothing else needs to change.
 FORMAT = 6
+# What stands before a colon in names that import nothing of the spec's author.
+_FAMILIES = ("npz", "folder", "torchvision", "hf", "timm", "ecg")
 _BEGINNING = re.compile(rb'\{"seepage audit": (\d{1,9}), "sha256": "([0-9a-f]{64})", "plan": ')
 # What formats 1 to 5 wrote, and the application id in the header of such a database.
 _DATABASE, _MAGIC, _APPLICATION = "audit.sqlite", b"SQLite format 3\0", b"Seep"
@@ -65,6 +77,15 @@ class Plan:
     seal: str = ""
     private: bool = True
     cases: tuple[Planned, ...] = ()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this user began the audit; known only of a spec that imports something."""
+        try:
+            made = _sign(_read_key(), self.spec)
+            return bool(self.seal) and hmac.compare_digest(made, self.seal)
+        except (OSError, TypeError):
+            return False
 
     def write(self, folder: Path) -> None:
         """Write it, whole or not at all, in place of an earlier one."""
@@ -206,3 +227,48 @@ def _quote(values: Sequence[str]) -> str:
     more = f" and {len(values) - 1} more" if len(values) > 1 else ""
     first = values[0] if len(values[0]) <= _LONGEST else values[0][:_LONGEST] + "..."
     return f"{first!r}{more}"
+
+
+def find_imports(spec: str) -> list[str]:
+    """Find what a spec would import by `package.module:factory`.
+
+    Example:
+        >>> find_imports('models = { name = "nets:small" }')
+        ['nets:small']
+    """
+    try:
+        return list(dict.fromkeys(_walk(parse_toml(spec))))
+    except (InvalidValue, RecursionError):
+        return []
+
+
+def _walk(value: object) -> Iterator[str]:
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _walk(one)
+    elif isinstance(value, str) and is_path(value) and value.partition(":")[0] not in _FAMILIES:
+        yield value
+
+
+def make_seal(spec: str) -> str:
+    """Make what only this user can make of a spec; empty if it imports nothing."""
+    if not find_imports(spec):
+        return ""
+    with suppress(OSError):  # without a home, every folder is a stranger's
+        return _sign(_read_key(), spec)
+    return ""
+
+
+def _sign(key: bytes, spec: str) -> str:
+    return hmac.new(key, spec.encode(), "sha256").hexdigest()
+
+
+def _read_key() -> bytes:
+    """Read this user's key, which is made at the first need of it."""
+    home = os.environ.get("XDG_CONFIG_HOME")
+    folder = (Path(home) if home else Path.home() / ".config") / "seepage"
+    path = folder / "key"
+    if not path.exists():
+        folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+        write_whole(path, secrets.token_bytes(32))
+    return read_plain(path, largest=1000)

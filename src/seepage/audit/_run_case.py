@@ -62,7 +62,8 @@ def run_case(case: AnyCase) -> Outcome:
         with computing_once():
             if isinstance(case, BoundCase):
                 return Outcome(_compute_bound(case), case.target.truth, None)
-            return _attack(case, case.observe())
+            seen = case.observe()
+            return _score(case, seen, case.attack(seen, rng=_adversary_key(case)))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the others must go on
         return _refuse_case(case, error)
 
@@ -147,42 +148,27 @@ def _require_readable(record: Record, case: AnyCase) -> Record:
 
 
 def _run_together(cases: Sequence[AnyCase]) -> list[Outcome]:
-    """Run cases that are alike, side by side if the attack can."""
+    """Run cases that are alike: side by side if the attack can, else one after the other.
+
+    If all at once fail, each half is tried, down to the case that breaks.
+    """
     attacks = [case for case in cases if isinstance(case, Case)]
-    if not len(attacks) == len(cases) > 1 or not isinstance(attacks[0].attack, SideBySide):
+    attack = attacks[0].attack if len(attacks) > 1 else None
+    if not isinstance(attack, SideBySide):
         return [run_case(case) for case in cases]
     try:
-        seen = [case.observe() for case in attacks]
-    except (Exception, SystemExit):  # noqa: BLE001 - one by one, the case that cannot be observed shows
-        return [run_case(case) for case in cases]
-    with until_done(), computing_once():
-        return _attack_together(attacks, seen)
-
-
-def _attack_together(cases: Sequence[Case], seen: Sequence[Observation]) -> list[Outcome]:
-    """Attack all at once; if that fails, each half, down to the case that breaks it."""
-    attack = cases[0].attack
-    if len(cases) > 1 and isinstance(attack, SideBySide):
-        try:
-            guesses = attack.many(seen, rngs=[_adversary_key(case) for case in cases])
+        with until_done(), computing_once():
+            seen = [case.observe() for case in attacks]
+            guesses = attack.many(seen, rngs=[_adversary_key(case) for case in attacks])
             return [
                 _refuse_case(case, guess)
                 if isinstance(guess, SeepageError)
                 else _score(case, one, guess)
-                for case, one, guess in zip(cases, seen, guesses, strict=True)
+                for case, one, guess in zip(attacks, seen, guesses, strict=True)
             ]
-        except Exception:  # noqa: BLE001 - halving finds the case that breaks
-            half = len(cases) // 2
-            first = _attack_together(cases[:half], seen[:half])
-            return [*first, *_attack_together(cases[half:], seen[half:])]
-    try:
-        return [_attack(cases[0], seen[0])]
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the others must go on
-        return [_refuse_case(cases[0], error)]
-
-
-def _attack(case: Case, seen: Observation) -> Outcome:
-    return _score(case, seen, case.attack(seen, rng=_adversary_key(case)))
+    except (Exception, SystemExit):  # noqa: BLE001 - alone, the case that breaks says why
+        half = len(cases) // 2
+        return [*_run_together(cases[:half]), *_run_together(cases[half:])]
 
 
 def _adversary_key(case: Case) -> Rng:
@@ -361,7 +347,6 @@ def side_by_side(
     cases: Sequence[AnyCase], started: Started = announce_nothing
 ) -> Iterator[Outcome]:
     """Run cases that are alike together, if the attack can."""
-    groups = group_by(cases, lambda case: case.alike)
-    for group in groups.values():
+    for group in group_by(cases, lambda case: case.alike).values():
         for first in range(0, len(group), TOGETHER):
             yield from _run_together(list(filter(started, group[first : first + TOGETHER])))

@@ -19,10 +19,9 @@ from seepage.audit._audit_result import AuditResult, load_audit
 from seepage.audit._choices import IDENTIFIED, Breach, Gate
 from seepage.audit._claims import InUse
 from seepage.audit._folder import CHECKPOINTS, SPEC, require_plain
-from seepage.audit._plan import PLAN, Plan
+from seepage.audit._plan import PLAN, Plan, find_imports
 from seepage.audit._record import Outcome, Record
 from seepage.audit._run_case import AnyCase, Executor, fail_case, serial, side_by_side
-from seepage.audit._seal import find_imports, is_own
 from seepage.audit._spec import Spec, build_spec, read_timeout
 from seepage.audit._spec_text import SpecSource, write_toml
 from seepage.audit._store import AuditStore
@@ -131,20 +130,20 @@ def read_source(
             )
         require_plain(out)
         plan = Plan.read(out)
-        _require_trust(out, plan.spec, plan.seal, trust=trust)
+        _require_trust(out, plan, trust=trust)
         return SpecSource("spec.toml", plan.spec, device)
     return SpecSource.read(path, device=device)
 
 
-def _require_trust(out: Path, spec: str, seal: str, *, trust: bool) -> None:
+def _require_trust(out: Path, plan: Plan, *, trust: bool) -> None:
     """Refuse a spec that differs from the one for people to read, or imports a stranger's code."""
     shown = out / SPEC
-    if shown.is_file() and read_plain(shown) != spec.encode():
+    if shown.is_file() and read_plain(shown) != plan.spec.encode():
         raise InvalidValue(
             f"{str(shown)!r} differs from the spec with which the audit began; name the spec to "
             "resume with, or remove that file"
         )
-    if (named := find_imports(spec)) and not trust and not is_own(spec, seal):
+    if (named := find_imports(plan.spec)) and not trust and not plan.is_own:
         raise InvalidValue(
             f"the audit in {str(out)!r} was not begun by you, and its spec would import and "
             f"run {', '.join(named)}; read that code, then add --trust"

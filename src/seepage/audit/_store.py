@@ -24,10 +24,9 @@ from seepage.audit._folder import (
     remove_files,
     require_plain,
 )
-from seepage.audit._plan import Plan, Planned, require_same_cases
+from seepage.audit._plan import Plan, Planned, make_seal, require_same_cases
 from seepage.audit._record import Outcome, Record, pack_words
 from seepage.audit._run_case import AnyCase
-from seepage.audit._seal import make_seal
 from seepage.audit._targets import Target
 from seepage.core._whole_file import PRIVATE_FOLDER, seal, write_whole
 from seepage.core.errors import DataNotFound, InvalidValue, SeepageError, UnreadableFile

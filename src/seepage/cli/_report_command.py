@@ -15,10 +15,9 @@ from rich.console import Console
 from seepage import __version__, report
 from seepage.audit._audit_result import AuditResult, load_audit
 from seepage.audit._choices import Choice, leakages
-from seepage.audit._folder import PAGE
+from seepage.audit._folder import PAGE, find_damage, purge
 from seepage.audit._plan import PLAN, read_format
 from seepage.audit._record import Record
-from seepage.audit._verify import find_damage, purge
 from seepage.audit._words import count_noun, label_defenses
 from seepage.cli._commands import Dashboard, Dossier, Purge, Report, Verify
 from seepage.cli._console import print_line, print_verdict, write_file
