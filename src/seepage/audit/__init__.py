@@ -12,6 +12,7 @@ from seepage.audit._choices import (
     Gate,
     Leak,
     Leakage,
+    find_breaches,
     leakages,
     pareto_front,
     ranked,
@@ -22,7 +23,7 @@ from seepage.audit._grid import Audit, estimate
 from seepage.audit._plan import Planned
 from seepage.audit._record import Ceiling, Outcome, Record
 from seepage.audit._run_case import AnyCase, Executor, run_case, serial, side_by_side
-from seepage.audit._run_spec import environment, find_breaches, run
+from seepage.audit._run_spec import environment, run
 from seepage.audit._spec import Part, Spec, build_spec, load_spec
 from seepage.audit._spec_text import QUICKSTART, SpecSource
 from seepage.audit._store import AuditStore

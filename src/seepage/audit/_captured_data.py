@@ -130,7 +130,7 @@ def read_capture(
     batch_size: int | None = None,
     public: str | None = None,
 ) -> CapturedData:
-    """Read a captured update and, if there is one, the truth beside it.
+    """Read a captured update and, if it is known, the truth.
 
     Args:
         capture: The file, as `sp.capture.save` writes it.
@@ -207,9 +207,8 @@ def _read_truth(path: Path, domain: Domain) -> Batch:
 def find_same_people(targets: Sequence[Target]) -> list[Target]:
     """Tell who is behind several captured updates, so that reports count people once.
 
-    Somebody is the same person if a client, or updates of which no client is recorded, sent the
-    same input before. Inputs that differ may still be of one person, which nobody can tell; equal
-    inputs in one batch, or of two clients, may be of two people.
+    Equal inputs of one client, or of updates without a client, are of one person, unless they are
+    in one batch. Inputs that differ may still be of one person, which nobody can tell.
     """
     first: dict[tuple[str, str, int], tuple[str, int]] = {}
     found = []

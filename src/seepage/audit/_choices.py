@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from seepage.audit._record import Defense, Record
+from seepage.audit._spec import Spec
 from seepage.audit.results import Result, Results
 from seepage.core._grouping import group_by
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage.scoring import METRICS
+from seepage.scoring._scores import JUDGED
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Choice:
 
 
 def strongest(records: Iterable[Record], metric: str = "psnr") -> list[Leak]:
-    """Find the best attack on each person behind each defense, over everything else that varies.
+    """Find the best attack on each person behind each defense.
 
         S_D = min over attacks A of d(x, A(D(g)))
 
@@ -81,30 +83,27 @@ def strongest(records: Iterable[Record], metric: str = "psnr") -> list[Leak]:
         Liu et al., 2024, Eq. 3 and Table 4 (liu2024systematic)
     """
     sign = _sign(metric)
-    best: dict[tuple[Defense, str, int], Leak] = {}
     records = list(records)
     tried = {(record.defense, *person) for record in records for person in record.persons}
-    for record in records:
-        for person, value in zip(record.persons, record.scores.get(metric, ()), strict=False):
-            for defense in (record.defense, *record.weaker):
-                key = defense, *person
-                known = best.get(key)
-                better = known is None or (value is not None and sign * value > sign * known.value)
-                if value is not None and key in tried and better:
-                    best[key] = Leak(*key, value, str(record.attack))
-    return list(best.values())
+    found = [
+        Leak(defense, *person, value, str(record.attack))
+        for record in records
+        for person, value in zip(record.persons, record.scores.get(metric, ()), strict=False)
+        for defense in (record.defense, *record.weaker)
+        if value is not None and (defense, *person) in tried
+    ]
+    groups = group_by(found, lambda leak: (leak.defense, leak.data, leak.person))
+    return [max(leaks, key=lambda leak: sign * leak.value) for leaks in groups.values()]
 
 
 def leakages(records: Iterable[Record], metric: str = "psnr") -> list[Leakage]:
     """Summarise what the strongest attacks get through each defense, the least leaking first."""
     sign = _sign(metric)
-    groups = group_by(strongest(records, metric), lambda leak: leak.defense)
     found = []
-    for defense, leaks in groups.items():
+    for defense, leaks in group_by(strongest(records, metric), lambda leak: leak.defense).items():
         values = [leak.value for leak in leaks]
-        worst = sign * max(sign * value for value in values)
-        counts = Counter(leak.attack for leak in leaks)
-        found.append(Leakage(defense, worst, fmean(values), dict(counts)))
+        attacks = dict(Counter(leak.attack for leak in leaks))
+        found.append(Leakage(defense, sign * max(sign * v for v in values), fmean(values), attacks))
     return sorted(found, key=lambda leakage: (sign * leakage.mean, str(leakage.defense)))
 
 
@@ -124,7 +123,7 @@ def ranked(choices: Sequence[Choice], *, utility: float) -> list[Choice]:
 
 
 def pareto_front(choices: Sequence[Choice]) -> list[Choice]:
-    """Select the choices that no other beats in both respects, the least leaking first.
+    """Select the choices that no other beats in leakage and in utility, the least leaking first.
 
     Example:
         >>> a, b, c = Choice("a", 10, 0.5), Choice("b", 30, 0.9), Choice("c", 35, 0.8)
@@ -189,8 +188,10 @@ class Gate:
     threshold: float
 
     @classmethod
-    def parse(cls, text: str) -> Gate:
-        """Read METRIC=VALUE."""
+    def parse(cls, text: str | Gate) -> Gate:
+        """Read METRIC=VALUE; a gate stays as it is."""
+        if isinstance(text, Gate):
+            return text
         metric, _, value = text.partition("=")
         if metric not in METRICS and metric != IDENTIFIED:
             known = (IDENTIFIED, *METRICS)
@@ -243,3 +244,41 @@ class Gate:
         guessed = (scores.get(self.metric) for scores in record.baselines.values())
         values = [scores[index] for scores in guessed if scores is not None]
         return any(sign * known >= value for known in values if known is not None)
+
+
+def require_measured(gates: Sequence[Gate | str], spec: Spec) -> None:
+    """Refuse a gate that can never trip: without a truth, or on a metric left out."""
+    blind = [batch.data for part in spec.parts for batch in part.batches if batch.truth is None]
+    if gates and blind:
+        raise InvalidValue(
+            f"--fail-above compares with the truth, which there is none of behind {blind[0]}; give "
+            "it as --truth, or in the spec as truth, or leave --fail-above out"
+        )
+    asked = [part.audit.metrics for part in spec.parts]
+    for gate in map(Gate.parse, gates):
+        measured = any(m is None or gate.metric in [metric.name for metric in m] for m in asked)
+        if gate.metric not in (IDENTIFIED, *JUDGED) and not measured:
+            raise InvalidValue(
+                f"--fail-above {gate.metric} needs that metric, which {spec.source.name} does not "
+                "measure; add it to metrics"
+            )
+
+
+def find_breaches(gates: Sequence[Gate | str], records: Results | Sequence[Record]) -> list[Breach]:
+    """List everybody whose data leaked beyond a gate, gate by gate, the worst first.
+
+    Raises:
+        InvalidValue: No case could measure the metric of a gate.
+    """
+    results = Results.of(records)
+    done = [record for record in results.records if record.error is None]
+    found: list[Breach] = []
+    for gate in map(Gate.parse, gates):
+        measured = gate.metric == IDENTIFIED or any(gate.metric in r.scores for r in done)
+        if done and not measured:
+            raise InvalidValue(
+                f"no case could measure {gate.metric}, so --fail-above says nothing; use another "
+                "metric"
+            )
+        found.extend(gate.leaks(results))
+    return found

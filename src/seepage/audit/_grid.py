@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -12,8 +11,16 @@ from statistics import fmean
 from seepage.attacks._adaptive import adaptive, without_adaptation
 from seepage.audit._case import BoundCase, Case, require_permission
 from seepage.audit._record import UNAWARE, Outcome, Record
-from seepage.audit._run_case import AnyCase, Executor, announce_nothing, run_case, serial
+from seepage.audit._run_case import (
+    AnyCase,
+    Executor,
+    announce_nothing,
+    begin_record,
+    run_case,
+    serial,
+)
 from seepage.audit._targets import Target
+from seepage.audit.results._columns import read_columns
 from seepage.bounds._bound import Bound
 from seepage.clients._gradient import Gradient
 from seepage.core import Attack, LocalComputation, Metric, Protection, Task
@@ -21,6 +28,7 @@ from seepage.core._chain import chain
 from seepage.core._client import Client
 from seepage.core._construct import Component
 from seepage.core._digest import stable_repr
+from seepage.core._grouping import group_by
 from seepage.core._progress import measure_pace
 from seepage.core._protocols import needs_labels
 from seepage.core.errors import MissingKnowledge, error_path
@@ -45,13 +53,8 @@ def _list_adversaries(
     """Combine every threat with every attack; add each adapted attack without its adaptation.
 
     Adapting recovers more on average, but not from every example, and the adversary cannot tell
-    from which. It can run the attack without adaptation as well, and what a defense lets through is
-    the lowest error over attacks. So knowing the defense never lowers the reported leakage.
-
-    Args:
-        threats: What the adversary may know.
-        attacks: By the name that records use.
-        client: Whose defense it is.
+    from which. It can run both, and what counts is the lowest error over attacks. So knowing the
+    defense never lowers the reported leakage.
 
     References:
         Liu et al., 2024, Eq. 3 (liu2024systematic)
@@ -76,10 +79,7 @@ def _list_adversaries(
 
 def _group_targets(targets: Sequence[Target]) -> list[list[Target]]:
     """Targets of the same data and batch size."""
-    groups: dict[tuple[str, int], list[Target]] = {}
-    for target in targets:
-        groups.setdefault((target.data, len(target.people)), []).append(target)
-    return list(groups.values())
+    return list(group_by(targets, lambda target: (target.data, len(target.people))).values())
 
 
 def _choose_canaries(group: Sequence[Target]) -> Sequence[Target]:
@@ -197,14 +197,12 @@ class Audit:
     def _list_controls(self, clients: Sequence[Client], targets: Sequence[Target]) -> list[Case]:
         """Every attack on canaries, with and without the defense, and on noise.
 
-        The positive control tells whether an attack is strong enough to find anybody: it attacks
-        people of the same data whom the audit chose itself, without the defense. The negative
-        controls tell how often it finds people who are not there: in the guess for the canaries,
-        and in a guess from noise of the same norms. Once for each data set and batch size, with
-        the first seed. Without the defense there are canaries enough for a majority, in several
-        batches where batches are small; with a defense and for noise there is one batch.
-        Behind a defense that closed forms cannot read, a search is left. Canaries that a closed
-        form found say nothing about it, so it attacks them once more alone.
+        Positive controls tell whether an attack is strong enough to find anybody: people of the
+        same data whom the audit chose itself, without the defense, and enough for a majority.
+        Negative controls tell how often it finds people who are not there: in the guesses for
+        canaries, and in one from noise of the same norms. Once for each data set and batch size,
+        with the first seed. Behind a defense that closed forms cannot read, a search is left;
+        canaries that a closed form found say nothing about it, so it attacks them alone as well.
         """
         unreadable = not all(client.chain.keeps_gradient for client in clients)
         bare = [Client(local, chain()) for local in self.locals]
@@ -243,21 +241,13 @@ def estimate(cases: Sequence[AnyCase], records: Iterable[Record] = ()) -> list[f
         cases: What is to run.
         records: Of cases that have run; similar cases are assumed to take as long.
     """
-    seconds: Mapping[tuple[str, ...], list[float]] = defaultdict(list)
-    for r in records:
-        if r.error is None:
-            kind = (str(r.attack), r.model, str(r.local), r.data, str(r.batch_size))
-            seconds[kind].append(float(r.effort.get("seconds", 0)))
-    for case in cases:
-        if _kind(case) not in seconds:
-            seconds[_kind(case)].append(_measure(case))
-    return [fmean(seconds[_kind(case)]) for case in cases]
-
-
-def _kind(case: AnyCase) -> tuple[str, ...]:
-    who = case.target
-    local = str(Component.of(case.client.local))
-    return str(case.name), case.task.name, local, who.data, str(len(who.people))
+    kind = read_columns("attack", "model", "local", "data", "batch_size")
+    done = group_by((record for record in records if record.error is None), kind)
+    seconds = {key: fmean(r.effort.get("seconds", 0) for r in group) for key, group in done.items()}
+    for key, group in group_by(cases, lambda case: kind(begin_record(case))).items():
+        if key not in seconds:
+            seconds[key] = _measure(group[0])
+    return [seconds[kind(begin_record(case))] for case in cases]
 
 
 def _measure(case: AnyCase) -> float:

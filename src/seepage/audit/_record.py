@@ -1,4 +1,4 @@
-"""The record of a case, which is an attack or a bound: plain data, one number per person."""
+"""The record of a case, an attack or a bound: plain data, one number per person."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class Ceiling:
 
 
 class EffortSpent(TypedDict, total=False):
-    """How hard an attack tried, and what of that limits what its result says.
+    """How hard an attack tried, and what limits its result; flags are 1 or missing.
 
-    Flags are 1 where they hold and missing elsewhere: time ran out (`cut`), guesses were compared
-    by their simulated update (`simulates`), a user's own defense may only mislead the attack
-    (`misled`) or does not do what it tells (`unsimulated`), or the simulated step is not the real
-    one (`foreign`). `sure` counts inputs that equations determine.
+    `cut`: time ran out. `simulates`: guesses were compared by their simulated update. `misled`: a
+    user's own defense may only mislead the attack. `unsimulated`: such a defense does not do what
+    it tells. `foreign`: the simulated step is not the real one. `sure`: how many inputs equations
+    determine.
     """
 
     steps: Count
@@ -99,8 +99,8 @@ class Control:
         labels: For each canary behind the same defense, the chance to guess its label, and whether
             the attack had it right.
         columns: For each batch of canaries behind the same defense, as in `Record`.
-        relevant: Whether what found canaries without the defense can read the update behind it.
-        searched: Whether `bare` is of the search alone, since closed forms cannot read the update.
+        relevant: Whether what found the canaries can read an update behind the defense.
+        searched: Whether `bare` is of the search alone, since no closed form can read it.
     """
 
     bare: tuple[int, int, float] | None = None
@@ -140,39 +140,35 @@ class Record:
         people: Numbers of the people in the batch.
         model: Name of the broadcast network.
         local: What the client computed.
-        defense: What it did before sharing, one component per link of the chain; empty for no
-            defense.
+        defense: What it did before sharing, one component per link.
         threat: What the adversary knew; None for a bound.
         attack: The attack; for a bound, the bound.
         seed: Of all randomness.
         scores: Metric to one value per person; None where a value is not defined.
         baselines: The same for each guess that needs no update.
-        certificate: Residual and uniqueness, if the attack gave them.
-        effort: Steps, restarts, seconds and device.
+        certificate: What the attack proved, if anything.
+        effort: How hard it tried.
         error: Why there is no result; None if there is one.
         case: The id of the case, a hash of everything that decides its result.
         truth: The name under which the private inputs are stored.
         vetted: How detectable the network is that the attack planted; empty if it planted none.
         bound: The values of a bound; None for an attack.
         identification: Place of each person among strangers; empty without a truth.
-        columns: For rows of a table, the share of columns that are right: of these people first,
-            then of strangers in their place. Empty if there are too few strangers of a label.
+        columns: For rows of a table, the share of right columns: of these people, then of strangers
+            in their place. Empty if too few strangers have their label.
         label_chance: How often a guess of the most frequent label is right.
         control_kind: "canary", "noise" or "search" for a control; empty for an attack on people.
         negatives: For a control, the places of other people, whom its guess has no part of.
-        race: How the attack was chosen, if it was chosen by rehearsing.
-        applicable: False if the attack cannot take this case: `error` then says why, and nothing
-            failed.
-        sampling: How the people were chosen: "at random", "in order" or "by number"; empty if that
-            is not known.
+        race: The rehearsal that chose the attack, if there was one.
+        applicable: False if the attack cannot take this case, as `error` says; nothing failed.
+        sampling: How people were chosen: "at random", "in order", "by number" or unknown ("").
         readable: Whether closed forms can read the update behind the defense.
         repeatable: How many of the last links of the defense whoever sees the update can apply too.
-        known_as: For a captured update, the data and number under which each person counts: those
-            of the first update of the same client with the same input. Empty where `data` and
-            `people` tell people apart.
-        kind: What the inputs are called, such as "images"; empty if that is not known.
-        control: How the controls of this attack went; None if none was run. Not stored, but put
-            together from the records of the controls.
+        known_as: For a captured update, the data and number under which each person counts, which
+            are those of the first update of the same client with the same input. Empty where
+            `data` and `people` tell people apart.
+        kind: What the inputs are called, such as "images", if that is known.
+        control: How the controls of this attack went, if any ran; read off their records.
     """
 
     data: str
@@ -230,10 +226,7 @@ class Record:
 
     @property
     def weaker(self) -> tuple[Defense, ...]:
-        """The defenses behind which a person leaks at least as much: this one without last links.
-
-        Whoever sees an update that was shared without a link can apply it, if it is repeatable.
-        """
+        """This defense without its repeatable links: a person leaks at least as much there."""
         count = len(self.defense)
         return tuple(self.defense[: count - n] for n in range(1, min(self.repeatable, count) + 1))
 
@@ -244,14 +237,11 @@ class Record:
         return math.inf if value is None else float(value)
 
     def is_exact(self, index: int) -> bool:
-        """Whether a guess is a person's input: to 8 bits, in every column, in every word.
-
-        Whether this identifies anybody is another question: see `find_identified`.
-        """
+        """Whether a guess is a person's input: to 8 bits, in every column, in every word."""
         found = self.identification[index].exact if self.identification else None
         if found is not None:
             return found
-        # Nobody to compare with, or a record of 0.3: scores tell, and of columns the 8 bits alone.
+        # Without strangers to compare with, scores tell.
         metric = "token_accuracy" if "token_accuracy" in self.scores else "exact"
         values = self.scores.get(metric)
         return values is not None and values[index] == 1

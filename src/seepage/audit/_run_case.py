@@ -70,7 +70,7 @@ def run_case(case: AnyCase) -> Outcome:
 
 def fail_case(case: AnyCase, reason: str) -> Outcome:
     """Return the outcome of a case that gave no result."""
-    return Outcome(replace(_begin_record(case), error=reason), case.target.truth, None)
+    return Outcome(replace(begin_record(case), error=reason), case.target.truth, None)
 
 
 def _refuse_case(case: AnyCase, error: BaseException) -> Outcome:
@@ -86,8 +86,8 @@ def _refuse_case(case: AnyCase, error: BaseException) -> Outcome:
     return replace(failed, record=record, shown="" if shown == stored else shown)
 
 
-def _begin_record(case: AnyCase) -> Record:
-    """Make a record that holds everything but the result."""
+def begin_record(case: AnyCase) -> Record:
+    """Make the record of a case, with everything but its result."""
     return Record(
         data=case.target.data,
         people=case.target.people,
@@ -135,7 +135,7 @@ def _compute_bound(case: BoundCase) -> Record:
     )
     seconds, device = time.perf_counter() - began, str(batch.inputs.device)
     effort = EffortSpent(seconds=seconds, device=device)
-    return _require_readable(replace(_begin_record(case), bound=ceiling, effort=effort), case)
+    return _require_readable(replace(begin_record(case), bound=ceiling, effort=effort), case)
 
 
 def _require_readable(record: Record, case: AnyCase) -> Record:
@@ -209,7 +209,7 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
     # Whether a client that vets the planted network would have noticed.
     planted = isinstance(case.attack, ActiveAttack)
     record = replace(
-        _begin_record(case),
+        begin_record(case),
         people=scored.people,
         scores=scored.scores,
         baselines=scored.baselines,

@@ -16,21 +16,19 @@ import torch
 
 from seepage._options import ProgressListener, RunOptions, called_with
 from seepage.audit._audit_result import AuditResult, load_audit
-from seepage.audit._choices import IDENTIFIED, Breach, Gate
+from seepage.audit._choices import require_measured
 from seepage.audit._claims import InUse
 from seepage.audit._folder import CHECKPOINTS, SPEC, require_plain
 from seepage.audit._plan import PLAN, Plan, find_imports
-from seepage.audit._record import Outcome, Record
+from seepage.audit._record import Outcome
 from seepage.audit._run_case import AnyCase, Executor, fail_case, serial, side_by_side
 from seepage.audit._spec import Spec, build_spec, read_timeout
 from seepage.audit._spec_text import SpecSource, write_toml
 from seepage.audit._store import AuditStore
 from seepage.audit._workers import TRIES, Pool, RayCluster
-from seepage.audit.results import Results
 from seepage.core._checkpoint import checkpointing
 from seepage.core._whole_file import read_plain
 from seepage.core.errors import DataNotFound, InvalidValue
-from seepage.scoring._scores import JUDGED
 
 # Seconds between looks at what other processes do, and to wait for one that begins an audit.
 _PAUSE, _PATIENCE = 0.5, 10.0
@@ -40,8 +38,8 @@ _PAUSE, _PATIENCE = 0.5, 10.0
 def run(options: RunOptions) -> AuditResult:
     """Run every case that has no result yet, and return all results.
 
-    This is what `seepage audit` does, without the pages: `seepage report DIR` writes them. Its
-    arguments are the fields of `RunOptions`: first the spec and the folder, the others by name.
+    This is `seepage audit` without the pages, which `seepage report DIR` writes. Arguments are the
+    fields of `RunOptions`: the spec, the folder, and the others by name.
 
     Example:
         >>> import seepage as sp
@@ -62,56 +60,62 @@ def run(options: RunOptions) -> AuditResult:
     Raises:
         SeepageError: The spec is wrong, `out` holds something else, or a gate cannot be checked.
     """
-    given, resume = options.spec_or_cases, options.resume
-    asked = read_timeout(options.timeout)
-    temporary = tempfile.mkdtemp(prefix="seepage-") if options.out is None else None
-    folder = Path(temporary or str(options.out))
+    if options.out is not None:
+        return _run(options, Path(options.out))
+    temporary = tempfile.mkdtemp(prefix="seepage-")
     try:
-        spec = _build_given(options, folder)
-        notes = options.notes
-        if spec is not None:
-            require_measured(options.gates, spec)
-            cases, name, notes, where = spec.cases, spec.title, spec.source.text, spec.source.device
-        else:
-            cases, name = _require_cases(given), "Audit"
-            where = str(cases[0].task.reference.device) if cases else "cpu"
-        limit = asked or (None if spec is None else spec.timeout)
-        chosen = _choose_executor(options, spec, folder, limit)
-        store = None
-        if not (resume and (folder / PLAN).is_file()):
-            try:
-                store = AuditStore.create(
-                    folder,
-                    title=options.title or name,
-                    spec=notes,
-                    environment=environment(where),
-                    cases=cases,
-                    overwrite=options.overwrite,
-                    keep_private=options.keep_private,
-                )
-            except InUse:
-                # Of processes that were started together, one begins and the others join it.
-                if not (resume and _wait_for_plan(folder)):
-                    raise
-        if store is None:
-            store = AuditStore.resume(
-                folder,
-                cases=cases,
-                retry_failed=options.retry_failed,
-                keep_private=options.keep_private,
-                extend=notes if options.extend else None,
-            )
-        with store:
-            alone = None if spec is None else Pool(spec.source, 1, folder / CHECKPOINTS, limit)
-            _run_missing(store, cases, chosen, alone, options.progress or ProgressListener())
-        found = load_audit(folder)
+        found = _run(options, Path(temporary))
     except BaseException:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
-    if temporary is not None:
-        weakref.finalize(found, shutil.rmtree, temporary, ignore_errors=True)
+    weakref.finalize(found, shutil.rmtree, temporary, ignore_errors=True)
     return found
+
+
+def _run(options: RunOptions, folder: Path) -> AuditResult:
+    timeout, alone = read_timeout(options.timeout), None
+    spec = _build_given(options, folder)
+    if spec is None:
+        cases, title, text = _require_cases(options.spec_or_cases), "Audit", options.notes
+        device = str(cases[0].task.reference.device) if cases else "cpu"
+    else:
+        require_measured(options.gates, spec)
+        cases, title, text, device = spec.cases, spec.title, spec.source.text, spec.source.device
+        timeout = timeout or spec.timeout
+        alone = Pool(spec.source, 1, folder / CHECKPOINTS, timeout)
+    executor = _choose_executor(options, spec, folder, timeout)
+
+    def begin() -> AuditStore:
+        return AuditStore.create(
+            folder,
+            title=options.title or title,
+            spec=text,
+            environment=environment(device),
+            cases=cases,
+            overwrite=options.overwrite,
+            keep_private=options.keep_private,
+        )
+
+    def resume() -> AuditStore:
+        return AuditStore.resume(
+            folder,
+            cases=cases,
+            retry_failed=options.retry_failed,
+            keep_private=options.keep_private,
+            extend=text if options.extend else None,
+        )
+
+    begun = options.resume and (folder / PLAN).is_file()
+    try:
+        store = resume() if begun else begin()
+    except InUse:
+        # Of processes that were started together, one begins and the others join it.
+        if begun or not (options.resume and _wait_for_plan(folder)):
+            raise
+        store = resume()
+    with store:
+        _run_missing(store, cases, executor, alone, options.progress or ProgressListener())
+    return load_audit(folder)
 
 
 def read_source(
@@ -159,64 +163,20 @@ def pick_device(device: str) -> str:
     return device
 
 
-def require_measured(gates: Sequence[Gate | str], spec: Spec) -> None:
-    """Refuse a gate that can never trip: without a truth, or on a metric left out."""
-    batches = [batch for part in spec.parts for batch in part.batches]
-    blind = next((batch.data for batch in batches if batch.truth is None), None)
-    if gates and blind is not None:
-        raise InvalidValue(
-            f"--fail-above compares with the truth, which there is none of behind {blind}; give "
-            "it as --truth, or in the spec as truth, or leave --fail-above out"
-        )
-    for gate in map(_parse_gate, gates):
-        asked = [part.audit.metrics for part in spec.parts]
-        if gate.metric in (IDENTIFIED, *JUDGED):
-            continue
-        if not any(m is None or gate.metric in [metric.name for metric in m] for m in asked):
-            raise InvalidValue(
-                f"--fail-above {gate.metric} needs that metric, which {spec.source.name} does not "
-                "measure; add it to metrics"
-            )
-
-
-def find_breaches(gates: Sequence[Gate | str], records: Results | Sequence[Record]) -> list[Breach]:
-    """List everybody whose data leaked beyond a gate, gate by gate, the worst first.
-
-    Raises:
-        InvalidValue: No case could measure the metric of a gate.
-    """
-    results = Results.of(records)
-    done = [record for record in results.records if record.error is None]
-    found: list[Breach] = []
-    for gate in map(_parse_gate, gates):
-        measured = gate.metric == IDENTIFIED
-        if done and not measured and not any(gate.metric in record.scores for record in done):
-            raise InvalidValue(
-                f"no case could measure {gate.metric}, so --fail-above says nothing; use another "
-                "metric"
-            )
-        found.extend(gate.leaks(results))
-    return found
-
-
-def _parse_gate(gate: Gate | str) -> Gate:
-    return Gate.parse(gate) if isinstance(gate, str) else gate
-
-
 def _build_given(options: RunOptions, out: Path) -> Spec | None:
     """Build the spec; None if cases were given instead."""
-    given, device = options.spec_or_cases, options.device
+    given = options.spec_or_cases
     if isinstance(given, Spec):
         return given
+    if not (given is None or isinstance(given, Mapping | Path | str)):
+        return None
+    device = pick_device(options.device)
     if isinstance(given, Mapping):
-        return build_spec(SpecSource("the spec", write_toml(given), pick_device(device)))
-    if given is None or isinstance(given, Path | str):
-        path = None if given is None else Path(given)
-        where = pick_device(device)
-        return build_spec(
-            read_source(path, out, resume=options.resume, device=where, trust=options.trust)
-        )
-    return None
+        return build_spec(SpecSource("the spec", write_toml(given), device))
+    path = None if given is None else Path(given)
+    return build_spec(
+        read_source(path, out, resume=options.resume, device=device, trust=options.trust)
+    )
 
 
 def _require_cases(given: object) -> tuple[AnyCase, ...]:
@@ -270,9 +230,9 @@ def _run_missing(
     alone: Executor | None,
     progress: ProgressListener,
 ) -> None:
-    """Run what has no result; a case that seems to end the process runs last, and `alone`.
+    """Run what has no result, and wait for what other processes run.
 
-    Cases that other processes run are waited for, and run here if those processes die.
+    A case that seems to end the process runs last, and `alone`.
     """
     by_id = {case.id: case for case in cases}
     records = [record for record in store.records() if record.case in by_id]

@@ -1,7 +1,4 @@
-"""Whose data is attacked: the batch behind one update, scored where the truth is known.
-
-`select_targets` chooses such batches from a data set.
-"""
+"""Whose data is attacked: the batch behind one update, scored where the truth is known."""
 
 from __future__ import annotations
 
@@ -153,17 +150,10 @@ class Target:
     def pool(self) -> Tensor:
         """Inputs of all other examples, from which the trivial baselines are made."""
         assert self.everybody is not None
-        return self.everybody.inputs[self._is_other]
+        return self.everybody.inputs[self._are_others(self.everybody)]
 
-    @property
-    def _pool_labels(self) -> Tensor | None:
-        labels = None if self.everybody is None else self.everybody.labels
-        return None if labels is None else labels[self._is_other]
-
-    @property
-    def _is_other(self) -> Tensor:
-        assert self.everybody is not None
-        others = torch.ones(len(self.everybody.inputs), dtype=torch.bool)
+    def _are_others(self, everybody: Gallery) -> Tensor:
+        others = torch.ones(len(everybody.inputs), dtype=torch.bool)
         others[list(self.people)] = False
         return others
 
@@ -215,9 +205,9 @@ class Target:
     def score_guess(
         self, guess: Reconstruction, *, metrics: Sequence[Metric] | None, rng: Rng
     ) -> _ScoredGuess:
-        """Score a guess and the baselines, in the units of the data set; no truth, no scores.
+        """Score a guess and the baselines by `metrics` and what verdicts read, if there is a truth.
 
-        What verdicts read is measured whatever `metrics` lists.
+        Scores are in the units of the data set.
         """
         if self.batch is None:
             return _ScoredGuess(tuple(range(len(guess.inputs))), guess.inputs)
@@ -227,11 +217,13 @@ class Target:
             same = tuple(range(len(truth)))
             itself = Paired(truth.inputs, truth.inputs, truth.labels, None, same, domain=domain)
             metrics = add_judged(metrics, itself)
-        scores = score(guess, self.batch, metrics=metrics, low=low, peak=peak, domain=domain)
+        scores = score(guess, truth, metrics=metrics, low=low, peak=peak, domain=domain)
+        assert self.everybody is not None
+        labels = self.everybody.labels
         trivial = baseline_scores(
-            self.batch,
+            truth,
             pool=self.pool,
-            labels=self._pool_labels,
+            labels=None if labels is None else labels[self._are_others(self.everybody)],
             metrics=scores.metrics,
             rng=rng,
             low=low,
@@ -249,11 +241,10 @@ class Target:
         )
 
     def _compare_columns(self, guess: Reconstruction) -> tuple[float, ...]:
-        """The share of columns that are right: of these people first, then of strangers.
+        """The share of right columns: of these people first, then of strangers in their place.
 
-        Strangers take the places of these people, with their labels. A guess that ignores the
-        update is right in as many columns of them, be it a typical row, somebody else's, or the
-        best there is. So the rank of the first number is a p-value, whatever the guess.
+        A guess that ignores the update is right in as many columns of strangers with the same
+        labels. So the rank of the first number is a p-value, whatever the guess.
         """
         gallery, batch, domain = self.everybody, self.require_batch(), self.domain
         if gallery is None or domain is None or len(guess.inputs) == 0:
@@ -283,10 +274,9 @@ class Target:
     def identify(
         self, guess: Reconstruction, *, without: Collection[int] = ()
     ) -> tuple[Identification, ...]:
-        """Look for each person in a guess.
+        """Look for each person in a guess, which a negative control made of another batch.
 
-        The guess is of this batch, or of another one as a negative control. Of the data set,
-        `without` names more people who are no strangers.
+        `without` names more people of the data set who are no strangers.
         """
         if self.everybody is None or len(guess.inputs) == 0:
             return ()
@@ -295,9 +285,9 @@ class Target:
 
     @cached_property
     def _themselves(self) -> tuple[int, ...]:
-        """Numbers of these people; one copy of somebody in the public data of a capture is one too.
+        """Numbers of these people and, in the public data of a capture, of copies of them.
 
-        Of a data set it is known who is who, so that a copy in it is somebody else.
+        In a data set a copy is somebody else: there it is known who is who.
         """
         if self.captured is None or self.everybody is None:
             return self.people
@@ -317,8 +307,8 @@ class Target:
     def choose_public(self, taken: Collection[int]) -> PublicData | None:
         """People of the same data whom nobody attacks, nor anybody with the same inputs.
 
-        At most half of them, and as few as possible who serve as strangers: a guess that resembles
-        nobody it was given would otherwise single out whoever it was not given.
+        At most half of them, and as few strangers as possible: otherwise a guess that resembles
+        nobody it was given would single out whoever it was not given.
         """
         gallery = self.everybody
         if gallery is None or gallery.synthetic:
@@ -340,10 +330,7 @@ class Target:
         return PublicData(gallery.inputs[chosen], labels)
 
     def choose_canaries(self, taken: Collection[int]) -> list[Target]:
-        """Other batches of this size from the same data, whose inputs the audit may know.
-
-        As many as hold `CANARIES` people, or as the data has people left for.
-        """
+        """Other batches of this size and data, for `CANARIES` people if as many are left."""
         gallery, size = self.everybody, len(self.people)
         if gallery is None or gallery.labels is None or self.captured is not None:
             return []
@@ -375,8 +362,8 @@ def select_targets(
 ) -> tuple[Target, ...]:
     """Select batches of a data set to attack.
 
-    Intervals over people speak of the whole data set only if the people are drawn at random, so
-    that is the default. More people with the same seed include the fewer.
+    People are drawn at random by default: only then do intervals speak of the whole data set. More
+    people with the same seed include the fewer.
 
     Args:
         dataset: The data set.

@@ -24,14 +24,14 @@ from seepage import report
 from seepage._options import ProgressListener, RunOptions
 from seepage._signals import raise_on_signals
 from seepage.audit._audit_result import AuditResult, load_audit
-from seepage.audit._choices import IDENTIFIED, Breach
+from seepage.audit._choices import IDENTIFIED, Breach, find_breaches, require_measured
 from seepage.audit._claims import CASES
 from seepage.audit._folder import PAGE, SHEET, case_file
 from seepage.audit._grid import estimate
 from seepage.audit._plan import PLAN
 from seepage.audit._record import Record
 from seepage.audit._run_case import AnyCase
-from seepage.audit._run_spec import find_breaches, pick_device, read_source, require_measured, run
+from seepage.audit._run_spec import pick_device, read_source, run
 from seepage.audit._spec import Spec, build_spec
 from seepage.audit._spec_text import SpecSource
 from seepage.audit._words import count_noun, write_duration
