@@ -169,7 +169,8 @@ def _estimate_added(observation: Observation) -> dict[str, float]:
     client, update = observation.simulate.client, observation.update
     std = 0.0 if client is None else client.chain.noise
     grids = (2 ** (bits - 1) - 1 for bits in range(2, 17))
-    levels = next((n for n in grids if all(_lies_on_grid(t, n) for t in update)), None)
+    tensors = [*update]
+    levels = next((n for n in grids if all(_lies_on_grid(t, n) for t in tensors)), None)
     added: dict[str, float] = {}
     for name, tensor in update.tensors.items():
         # Three deviations more than expected; half a step for each entry.

@@ -35,7 +35,7 @@ def describe_defense(client: Client) -> Defense:
 
 
 def describe_threat(threat: Threat) -> Component:
-    """Describe a threat as values; one round is not named, as in audits before there were more."""
+    """Describe a threat as values; one round is not named."""
     known = Component.of(threat)
     if threat.rounds > 1:
         return known
@@ -65,10 +65,9 @@ def _require_simulated(client: Client, task: Task) -> None:
 def client_key(seed: int, client: Client, target: Target) -> Rng:
     """Return the key of everything that a simulated client draws.
 
-    The key is computed from the private data: whoever has the data can compute it again, and an
-    attack cannot. Every client has another key, and so has every defense of the same client:
-    otherwise the difference of two updates is free of noise. The attack does not count, so that all
-    attacks see the same update.
+    It is computed from the private data, which no attack has. Every client and every defense has
+    another key: otherwise the difference of two updates would be free of noise. All attacks see the
+    same update.
     """
     return Rng(seed).fork("client", target.secret, stable_repr(client.chain))
 
@@ -112,7 +111,6 @@ class _GridCell:
             "batch_size": len(target.people),
             "local": asdict(Component.of(client.local)),
             "defense": [asdict(link) for link in describe_defense(client)],
-            # Results of audits in which all clients drew the same noise are not reused.
             "keys": "one per client",
             **self._identify(),
         }
@@ -179,8 +177,8 @@ class Case(_GridCell):
         target: Whose data is private.
         seed: Of the adversary's randomness and, together with the private data, of the client's.
         metrics: What to measure besides what verdicts read; None takes all that fit the inputs.
-        control: For a control, whether the update of the canaries is attacked, noise of the same
-            norms, or the update of the canaries by the search alone.
+        control: For a control, what is attacked: canaries, noise of the norms of their update, or
+            canaries by the search alone.
         others: For a control, people whom its guess has no part of.
     """
 
@@ -208,7 +206,6 @@ class Case(_GridCell):
 
     def _identify(self) -> Identity:
         metrics = "all" if self.metrics is None else ", ".join(m.name for m in self.metrics)
-        # Results of audits that did not measure what verdicts read are not reused.
         judged = {} if self.metrics is None else {"judged by": "any list of metrics"}
         return {
             "threat": asdict(describe_threat(self.threat)),
@@ -250,8 +247,7 @@ class Case(_GridCell):
     def alike(self) -> tuple[str, ...]:
         """What cases must share to run together.
 
-        They may differ in examples, in seed, and in what is done to a finished update: up to there
-        all such clients compute the same.
+        They may differ in examples, seed and what is done to a finished update.
         """
         size, captured = len(self.target.people), self.target.captured
         # Captures bring weights of their own, so they have to be the same.

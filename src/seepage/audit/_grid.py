@@ -167,10 +167,13 @@ class Audit:
                 with error_path(number):
                     raise MissingKnowledge("labels", needed_by=called, hint=hint)
 
+    def make_clients(self) -> list[Client]:
+        """Combine local computations and defenses; an impossible combination is refused."""
+        return [Client(local, defense) for local, defense in product(self.locals, self.defenses)]
+
     def cases(self, targets: Iterable[Target]) -> list[AnyCase]:
-        """List every combination; an impossible client is refused here, before anything runs."""
-        clients = [Client(local, defense) for local, defense in product(self.locals, self.defenses)]
-        targets = tuple(targets)
+        """List every combination."""
+        clients, targets = self.make_clients(), tuple(targets)
         public = _find_public(targets)
         attacks = [
             Case(

@@ -49,8 +49,7 @@ AnyCase = Case | BoundCase
 Started = Callable[[AnyCase], bool]
 Executor = Callable[[Sequence[AnyCase], Started], Iterable[Outcome]]
 
-# Results are stored group by group. A larger group would show nothing for longer and use a GPU
-# hardly better.
+# Results are stored group by group; larger groups hardly use a GPU better.
 TOGETHER = 64
 # A guess explains an update badly if it leaves this much, and so many times what the truth leaves.
 LEFT, FAR = 0.05, 4.0
@@ -230,9 +229,9 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
 def _find_guaranteed_noise(case: Case, seen: Observation) -> float:
     """The noise, in units of the clipping norm, that hides each person from any attack; 0 if none.
 
-    Every assumption of `IdentificationLimit` is checked: Seepage itself has clipped and added the
-    noise, for one update of different people, and the server has nothing else of theirs. Numbers
-    that overflow would get past the clipping, and a dishonest server may plant such a network.
+    Every assumption of `IdentificationLimit` is checked: Seepage itself clipped and added the
+    noise, to one update of different people, and an honest server has nothing else of theirs.
+    Numbers that overflow would get past the clipping.
     """
     target, threat, links = case.target, case.threat, case.client.chain.links
     own = any(map(is_own, (case.client.local, *links)))
@@ -256,9 +255,8 @@ def _count_sure(seen: Observation, guess: Reconstruction) -> int:
 def _is_misled(case: Case, seen: Observation, guess: Reconstruction) -> bool:
     """Whether the private inputs explain an update behind a user's own defense, and the guess not.
 
-    Then the defense may only mislead the attack, be it a search or a closed form that `auto` chose
-    because it did best in rehearsal. This is computed after the attack, from the truth, which the
-    adversary does not have.
+    Then the defense may only mislead the attack. This is asked after the attack, of the truth,
+    which the adversary does not have.
     """
     chain = case.client.chain
     own = any(is_own(link) for link in (*chain.input_defenses, *chain.update_defenses))
@@ -272,10 +270,7 @@ def _is_misled(case: Case, seen: Observation, guess: Reconstruction) -> bool:
 
 
 def _is_simulated(case: Case, seen: Observation, guess: Reconstruction) -> bool:
-    """Whether a user's own input defenses do to the private inputs what they tell an adversary.
-
-    Without a truth this is asked of the guess.
-    """
+    """Whether a user's own input defenses do to the truth, or the guess, what they tell."""
     if not any(is_own(link) for link in case.client.chain.input_defenses):
         return True
     inputs, labels = guess.inputs, guess.labels
@@ -287,10 +282,9 @@ def _is_simulated(case: Case, seen: Observation, guess: Reconstruction) -> bool:
 
 
 def _explains_truth(case: Case, seen: Observation) -> bool:
-    """Whether the private inputs explain the update, as a proof takes for granted; if known.
+    """Whether the private inputs, if known, explain the update, as a proof takes for granted.
 
-    A client that does something else than the adversary simulates shares an update that proves
-    nothing, however well another input fits it.
+    The update of a client that does not do what the adversary simulates proves nothing.
     """
     if case.target.batch is None:
         return True
@@ -308,7 +302,7 @@ def _find_unexplained(seen: Observation, inputs: Tensor, labels: Tensor) -> floa
 
 
 def _find_label_chance(case: Case) -> float | None:
-    """How often a guess of a label is right: by the labels of the data, or one in all classes."""
+    """How often a guess of a label is right, by the labels of the data or the number of classes."""
     if case.target.batch is None or case.target.label_chance is not None:
         return case.target.label_chance
     if case.task.target_shape is not None:

@@ -232,7 +232,7 @@ def _require_consistent(audit: Audit, batches: Sequence[Target], *, captured: bo
             for target in batches:
                 target.require_batch()
     with error_path("defenses"):
-        audit.cases(batches)
+        audit.make_clients()
     for task, target in product(audit.tasks, batches):
         with error_path("models"), entries.explain_errors(task.name):
             target.check(task)

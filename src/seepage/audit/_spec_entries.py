@@ -71,16 +71,16 @@ _KINDS: Mapping[str, _Kind] = {
 }
 
 
-def require_numbers(value: object) -> None:
+def require_numbers(value: object, *place: str | int) -> None:
     """Raise `InvalidValue` if there is NaN in it, or a whole number of more than 64 bits."""
-    if isinstance(value, float) and math.isnan(value):
-        raise InvalidValue("expected a number, got nan")
-    if isinstance(value, int) and abs(value) >= 2**63:
-        raise InvalidValue(f"expected whole numbers of 64 bits, got {value}")
     inside = value.items() if isinstance(value, Mapping) else ()
-    for place, item in enumerate(value) if isinstance(value, list) else inside:
-        with error_path(place):
-            require_numbers(item)
+    for step, item in enumerate(value) if isinstance(value, list) else inside:
+        require_numbers(item, *place, step)
+    huge = isinstance(value, int) and abs(value) >= 2**63
+    if huge or (isinstance(value, float) and math.isnan(value)):
+        with error_path(*place):
+            expected = "whole numbers of 64 bits" if huge else "a number"
+            raise InvalidValue(f"expected {expected}, got {value}")
 
 
 def read_words(written: str, noun: str) -> dict[str, Any]:
@@ -119,9 +119,11 @@ def build_part(noun: str, part: Part) -> Any:  # noqa: ANN401
 
 def _take_bool(table: dict[str, Any], key: str, default: bool = False) -> bool:
     """Take the truth value under a key out of a table."""
+    if key not in table:
+        return default
     with error_path(key):
-        value: bool = build_value(table.pop(key, default), bool, f"expected {key}")
-    return value
+        value: bool = build_value(table.pop(key), bool, f"expected {key}")
+        return value
 
 
 def _split_name(table: Table) -> tuple[str, dict[str, Any]]:

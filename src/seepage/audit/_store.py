@@ -36,7 +36,7 @@ _KEY = "SEEPAGE_KEY_FILE"
 
 
 class AuditStore(AbstractContextManager["AuditStore"]):
-    """An audit's folder, open for writing, perhaps by several processes; see `folder`.
+    """An audit's folder, open for writing, perhaps by several processes.
 
     Args:
         path: The folder.
@@ -69,16 +69,10 @@ class AuditStore(AbstractContextManager["AuditStore"]):
         overwrite: bool = False,
         keep_private: bool = True,
     ) -> AuditStore:
-        """Begin an audit in a new or empty directory.
+        """Begin an audit of these cases in a new or empty directory.
 
-        Args:
-            path: The directory.
-            title: What the audit is called.
-            spec: Text of its spec.
-            environment: As plain data.
-            cases: What it is to run.
-            overwrite: Replace an earlier audit; any other directory is never touched.
-            keep_private: Store private inputs and guesses, not scores alone.
+        `overwrite` replaces an earlier audit, and never touches any other directory. Without
+        `keep_private`, only scores are stored, neither private inputs nor guesses.
         """
         _require_text(title, spec)
         plan = Plan(title, spec, environment, make_seal(spec), keep_private, _plan(cases))
@@ -117,13 +111,9 @@ class AuditStore(AbstractContextManager["AuditStore"]):
     ) -> AuditStore:
         """Go on with an audit of exactly these cases, or join other processes that run it.
 
-        Args:
-            path: Where it is.
-            cases: What it is to run; refused if the audit there was begun for others.
-            retry_failed: Run failed cases again; nobody else may be at work.
-            keep_private: False refuses an audit that stores private inputs.
-            extend: The spec of these cases, which are added to those of the audit instead; nobody
-                else may be at work.
+        `retry_failed` runs failed cases again. `extend` is the spec of these cases, to add them to
+        those of the audit. For both, nobody else may be at work. Without `keep_private`, an audit
+        that stores private inputs is refused.
         """
         with _explain_errors(path):
             require_plain(path)

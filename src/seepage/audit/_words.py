@@ -1,7 +1,4 @@
-"""Words for values: short labels of defenses, local computations and threats, numbers with units.
-
-This is the only place that turns the values of a record into words.
-"""
+"""Words for the values of a record: short labels, and numbers with units."""
 
 from __future__ import annotations
 

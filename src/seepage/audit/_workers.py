@@ -110,8 +110,8 @@ def _exit_with_parent() -> None:
 class Pool:
     """Runs cases in worker processes that build the spec for themselves.
 
-    A worker that dies takes one case with it; that case is tried once more, then recorded as
-    failed. Each worker computes with its share of this process's threads.
+    If a worker dies, its case is tried once more, then recorded as failed. Workers share the
+    threads of this process.
 
     Args:
         source: The spec whose cases will come.
@@ -204,10 +204,7 @@ class Pool:
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """Start Python so that it does not look for modules in the current folder, as it would first.
-
-    A worker then gets the path of modules of this process.
-    """
+    """Start Python without the current folder in its path; a worker gets that of this process."""
     before = os.environ.get(_SAFE)
     os.environ[_SAFE] = "1"
     try:
@@ -220,17 +217,13 @@ def _safe_path() -> Iterator[None]:
 
 
 def _describe_timeout(seconds: float) -> str:
-    """Say that a case was ended."""
     return f"it took longer than the timeout of {seconds:g} s"
 
 
 def _wait_for_messages(
     crew: Sequence[_Worker], timeout: float | None
 ) -> list[tuple[_Worker, AnyCase]]:
-    """Wait until busy workers have sent something or died, and list them with their cases.
-
-    With a timeout, wait no longer than until the next case is late.
-    """
+    """Wait until busy workers have sent something, died or are late; list them with their cases."""
     busy = {id(worker.link): (worker, worker.case) for worker in crew if worker.case}
     if not busy:  # no case was begun
         return []
@@ -281,19 +274,17 @@ class _Worker:
     def receive(self) -> Outcome | None:
         """Return an outcome, or report progress or show a warning and return None."""
         message = self.link.recv_bytes()
-        if message[:1] == BEGUN:
+        kind, content = message[:1], message[1:]
+        if kind == OUTCOME:
+            assert self.case is not None
+            outcome = Outcome.unpack(content, self.case.target.truth)
+            self.case = None
+            return outcome
+        if kind == BEGUN:
             self._began = time.monotonic()
-            return None
-        if message[:1] == PROGRESS:
-            report(*json.loads(message[1:]))
-            return None
-        if message[:1] == _WARNED:
-            _show_warning(*json.loads(message[1:]))
-            return None
-        assert self.case is not None
-        outcome = Outcome.unpack(message[1:], self.case.target.truth)
-        self.case = None
-        return outcome
+        else:
+            (report if kind == PROGRESS else _show_warning)(*json.loads(content))
+        return None
 
     def end(self) -> int | None:
         """Wait for a process that died or was killed, and return its exit code."""
@@ -306,11 +297,10 @@ class _Worker:
 class RayCluster:
     """Runs cases as tasks of Ray, each with one CPU, and one GPU if the spec runs on CUDA.
 
-    A running cluster is used if `RAY_ADDRESS` names one; else one is started here for as long as
-    the audit runs, which other machines cannot reach unless SEEPAGE_RAY_HOST names an address of
-    this one. Ray runs a task whose worker died once more; then the case is recorded as failed.
-    Cases that are lost with the cluster have no result and run when the audit is resumed. Workers
-    look for the files that a spec names under the same paths as here.
+    The cluster is that of `RAY_ADDRESS`, or one started here while the audit runs, which other
+    machines reach only if SEEPAGE_RAY_HOST names an address of this one. A task whose worker died
+    runs once more; then the case is recorded as failed. Cases that are lost with the cluster run
+    when the audit is resumed. Workers look for files under the same paths as here.
 
     Args:
         source: The spec whose cases will come.

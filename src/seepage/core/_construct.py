@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache, cached_property
 from types import MappingProxyType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -74,10 +75,10 @@ def construct(
     declared = inspect.signature(function).parameters
     parameters = {name: p for name, p in declared.items() if p.kind not in _COLLECTING}
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in declared.values())
-    for option in options:
-        with error_path(option):
-            if option not in parameters and not takes_any:
-                raise UnknownName("option", option, parameters, where=f"of {name}")
+    unknown = [] if takes_any else [option for option in options if option not in parameters]
+    if unknown:
+        with error_path(unknown[0]):
+            raise UnknownName("option", unknown[0], parameters, where=f"of {name}")
     for option, parameter in parameters.items():
         if parameter.default is inspect.Parameter.empty and option not in options:
             raise InvalidValue(f"{name} needs the option {option!r}, which is not given")
@@ -151,9 +152,12 @@ def _hints(function: Callable[..., object]) -> dict[str, Any]:
     """Return the declared types of the parameters, if they can be found."""
     declared = vars(function).get("__init__", function) if isinstance(function, type) else function
     try:
-        return get_type_hints(getattr(declared, "func", declared))
+        return _read_hints(getattr(declared, "func", declared))
     except (NameError, TypeError):  # names imported for type checkers only
         return {}
+
+
+_read_hints = cache(get_type_hints)
 
 
 def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401
@@ -232,8 +236,12 @@ class Component:
         """Make tuples of lists, so that values read from JSON equal those written by hand."""
         object.__setattr__(self, "arguments", _freeze_lists(dict(self.arguments)))
 
-    def __hash__(self) -> int:
+    @cached_property
+    def _hash(self) -> int:
         return hash((self.name, repr(self.arguments)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __str__(self) -> str:
         """The call, or the name alone if there are no arguments."""

@@ -183,7 +183,8 @@ class Scores:
         names = [metric.name for metric in self.metrics]
         if not names or len(set(names)) < len(names):
             raise InvalidValue(f"expected metrics with distinct names, got {names}")
-        values = {metric.name: _evaluate(metric, self.paired) for metric in self.metrics}
+        size = len(self.paired)
+        values = {metric.name: _evaluate(metric, self.paired, size) for metric in self.metrics}
         object.__setattr__(self, "values", MappingProxyType(values))
 
     def __getitem__(self, metric: str) -> Tensor:
@@ -272,11 +273,11 @@ def score(
     return Scores(paired, applicable(paired) if metrics is None else tuple(metrics))
 
 
-def _evaluate(metric: Metric, paired: Paired) -> Tensor:
+def _evaluate(metric: Metric, paired: Paired, size: int) -> Tensor:
     values = metric(paired)
-    if values.shape != (len(paired),):
+    if values.shape != (size,):
         raise InvalidValue(
-            f"expected {metric.name} to give one number per person, shape ({len(paired)},), got "
+            f"expected {metric.name} to give one number per person, shape ({size},), got "
             f"{tuple(values.shape)}; do not reduce over the batch"
         )
     return values

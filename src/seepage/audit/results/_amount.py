@@ -39,7 +39,7 @@ class Amount:
 
     @property
     def in_order(self) -> bool:
-        """Whether words are counted in their place, and not wherever they are."""
+        """Whether words count only in their place."""
         return self.scale.in_order
 
     @property
@@ -73,7 +73,7 @@ def _list_shares() -> tuple[str, ...]:
 
 
 def find_amount(record: Record, index: int) -> Amount:
-    """What came back of a person: words in their place, or in no order if that is far more."""
+    """What came back of a person: words in their place, or in any order if that is far more."""
     metric = headline(record.scores)
     loose = find_scale(metric).loose
     if loose in record.scores:
@@ -83,7 +83,7 @@ def find_amount(record: Record, index: int) -> Amount:
 
 
 def _gain(record: Record, index: int, metric: str) -> float:
-    """How much more came back than the best guess without an update has."""
+    """How much more came back than the best guess without an update has right."""
     value = find_score(record.scores, index, metric)
     return -math.inf if value is None else value - (find_baseline(record, index, metric) or 0.0)
 
@@ -91,10 +91,7 @@ def _gain(record: Record, index: int, metric: str) -> float:
 def list_parts(record: Record, index: int, *, columns: bool) -> tuple[Amount, ...]:
     """The share of columns or words that leaked of a person who is not identified, if any.
 
-    Args:
-        record: The case.
-        index: Place of the person in it.
-        columns: Whether the columns are beyond luck that the attack has right, over all people.
+    `columns` says whether more columns are right, over all people, than luck explains.
     """
     amount = find_amount(record, index)
     shown = columns or not amount.scale.beyond_luck

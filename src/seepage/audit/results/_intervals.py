@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from seepage.core._grouping import group_by
+
 CONFIDENCE = 0.95
 BLOCKS, BLOCK = 10, 100
 
@@ -71,8 +73,8 @@ def _bootstrap(
 ) -> Interval:
     """Percentile bootstrap of a statistic, in which whole updates are drawn.
 
-    People of one update share its noise and its attack, so they are no independent draws. Within
-    one update nothing tells how much updates differ: the interval is the range of its people.
+    People of one update share its noise and its attack, so they are no independent draws. Of one
+    update alone, the interval is the range of its people.
 
     References:
         Efron, 1979 (efron1979bootstrap); Davison and Hinkley, 1997, Sec. 3.8
@@ -92,10 +94,8 @@ def _bootstrap(
 
 def _group(people: np.ndarray, updates: Iterable[Hashable]) -> list[np.ndarray]:
     """The values of each update, in the order in which updates appear."""
-    places: dict[Hashable, list[int]] = {}
-    for place, update in enumerate(updates):
-        places.setdefault(update, []).append(place)
-    return [people[some] for some in places.values()]
+    groups = group_by(zip(people, updates, strict=True), lambda pair: pair[1])
+    return [np.array([value for value, _ in group]) for group in groups.values()]
 
 
 def _draw_groups(groups: Sequence[np.ndarray], seed: int) -> Iterator[np.ndarray]:
@@ -115,8 +115,8 @@ def _draw_groups(groups: Sequence[np.ndarray], seed: int) -> Iterator[np.ndarray
 def join_shared(updates: Sequence[Collection[Hashable]]) -> list[int]:
     """Number the groups of values that any chain of shared updates connects.
 
-    A change between two audits comes from an update of each. It is tied to every other change
-    that shares one of them.
+    A change between two audits comes from an update of each, and depends on every change that
+    shares one of them.
 
     Example:
         >>> join_shared([("a", 1), ("a", 2), ("b", 2), ("c", 3)])
@@ -135,9 +135,8 @@ def join_shared(updates: Sequence[Collection[Hashable]]) -> list[int]:
 def share_interval(found: Sequence[bool], updates: Sequence[Hashable] | None = None) -> Interval:
     """The share of a population that is like those found, with its exact binomial interval.
 
-    People of one update count as the number of independent people who would vary as much, which is
-    between the number of updates and that of people. With nobody or everybody found, one end is
-    known, and all of the 5 % is on the other.
+    People of one update count as the number of independent people who would vary as much. With
+    nobody or everybody found, one end is known, and all of the 5 % is on the other.
 
     Args:
         found: Whether each person was.
@@ -192,9 +191,9 @@ def _student(draws: int) -> float:
 def share_not_ruled_out(updates: int) -> float:
     """The share of a population that may still be identified if nobody of these updates was.
 
-    This is the exact binomial bound for zero events, `1 - (1 - confidence)^(1 / updates)`. If a
-    share p of people is identified, an update of any size shows somebody with a probability of p
-    at least, so it holds however the people of one update depend on each other.
+    This is the exact binomial bound for zero events, `1 - (1 - confidence)^(1 / updates)`. It holds
+    however people of one update depend on each other: if a share p of people is identified, an
+    update of any size shows somebody with a probability of at least p.
 
     Example:
         >>> round(share_not_ruled_out(8), 3)

@@ -1,4 +1,4 @@
-"""How every attack on every person is read, over all records of an audit at once."""
+"""Judge what each attack shows of each person, over all records of an audit at once."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _SETTLED = 1.1
 
 
 def judge(records: Sequence[Record], curves: Sequence[EffortCurve]) -> list[Result]:
-    """Every person of every record with a score, in the order of the audit.
+    """Judge every person of every scored record, in the order of the audit.
 
-    After them comes what was found behind a defense and must count without it.
+    After them comes what was found behind a defense and counts without it too.
     """
     identified = find_identified(records)
     labels, columns = find_leaked_labels(records, identified), find_leaked_columns(records)
@@ -72,25 +72,21 @@ def _is_conclusive(record: Record, index: int, people: int) -> bool:
         and not is_close_call(found, people)
         and record.control is not None
         and record.control.able
-        and not record.effort.get("cut")
-        and not record.effort.get("foreign")
-        and not record.effort.get("misled")
-        and not record.effort.get("unsimulated")
+        and not any(map(record.effort.get, ("cut", "foreign", "misled", "unsimulated")))
         and not may_gain(record)
     )
 
 
 def _is_settled(record: Record, index: int, people: int) -> bool:
-    """Whether no attack at all singles out this one of `people` more often than luck, in theory.
+    """Whether in theory no attack singles out this one of `people` more often than luck.
 
-    `IdentificationLimit` takes the person and the strangers to be all as likely, so they share what
+    `IdentificationLimit` takes person and strangers to be equally likely, so they must share what
     the adversary knows: the label.
     """
     from seepage.bounds._dp_limits import IdentificationLimit
 
-    noise, place = float(record.effort.get("guaranteed_noise", 0.0)), None
-    if record.identification:
-        place = record.identification[index]
+    noise = float(record.effort.get("guaranteed_noise", 0.0))
+    place = record.identification[index] if record.identification else None
     if not noise > 0 or place is None or not place.fair or is_close_call(place, people):
         return False
     told = record.threat is None or record.threat.arguments.get("knows_labels") is not False
@@ -109,11 +105,10 @@ def may_gain(record: Record) -> bool:
 
 
 def _carry_over(found: Sequence[Result]) -> Iterator[Result]:
-    """What an update tells of people because a function of it does.
+    """Count what was found behind a repeatable link also without it, where that is more.
 
-    Whoever sees an update can prune it, and then find what is found behind pruning. So where more
-    was found behind a link that can be repeated, that attack with the link before it is one on the
-    update without the link. No test is done again: who is identified behind it is identified.
+    Whoever sees an update can prune it, and then find what is found behind pruning. No test is done
+    again: who is identified behind the link is identified.
     """
     known = {
         place: max(group, key=lambda one: one.strength)
@@ -136,7 +131,7 @@ def _carry_over(found: Sequence[Result]) -> Iterator[Result]:
 
 
 def _place(result: Result, defense: Defense) -> tuple[Hashable, int]:
-    """The update of the same people behind some defense, with who sees it; and the person in it."""
+    """The person in an update of these people behind some defense, and who sees it."""
     record = result.record
     seen = (defense, record.local, record.data, record.model, record.threat)
     return (seen, record.people, record.known_as, record.seed), result.index
@@ -157,7 +152,7 @@ def shows_more(found: Result, known: Result) -> bool:
 def _repeat(found: Result, weaker: Defense, known: Result) -> Result:
     """The attack behind a defense as one on the update without its last links.
 
-    It is judged as the strongest one without them is, if it does not show anything itself.
+    If it shows nothing, it is judged like the strongest attack without them.
     """
     record, links = found.record, found.record.defense[len(weaker) :]
     attack = replace(record.attack, name=f"{defense_words(links)}, then {record.attack.name}")

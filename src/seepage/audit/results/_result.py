@@ -1,4 +1,4 @@
-"""One row of the results: one attack on one person, and how it is read."""
+"""One row of the results: one attack on one person, and what it shows."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ class Result:
         level: What was shown, corrected for all attacks and people of the setup.
         label: Whether the label leaked, which the adversary did not know.
         parts: The shares of columns or words that leaked of somebody who is not identified.
-        behind: Links that the adversary applies to the update itself, where this was found behind
-            them and nothing as good without; empty for an attack that was run as it stands.
-        conclusive: Whether the attack, or another one on this person, is known to find people; of
-            several networks, defenses or adversaries, on each of them. Or whether it is settled.
+        behind: Links behind which this was found, and which the adversary applies to the update
+            itself; empty for an attack that was run as it stands.
+        conclusive: Whether an attack on this person is known to find people, on every network,
+            behind every defense and for every adversary; or whether it is settled.
         settled: Whether a theorem leaves every attack nothing but luck.
     """
 

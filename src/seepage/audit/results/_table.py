@@ -22,12 +22,11 @@ from seepage.core.errors import MissingExtra
 class Results(Sequence[Result]):
     """One row per case and person, judged once over a whole audit.
 
-    Groups and selections keep that judgement: who counts as identified does not depend on the
-    other rows beside which a row is shown.
+    Groups and selections keep that judgement.
 
     Args:
         rows: One per person and attack.
-        records: The cases behind them, and those without a score.
+        records: Their cases, and those without a score.
         curves: What more steps found, of the whole audit.
 
     Example:
@@ -83,12 +82,12 @@ class Results(Sequence[Result]):
         return f"Results({len(self._rows)} rows of {len(self.records)} cases)"
 
     def by(self, *columns: str) -> dict[Any, Results]:
-        """The results by the values of these columns, which are a tuple if there are several.
+        """Group by the values of these columns, which are a tuple if there are several.
 
-        Cases without a row are in the records of their group. Besides `data`, `model`, `local`,
-        `threat`, `attack`, `defense`, `batch_size`, `sampling` and `seed` there are `setup`, the
-        defense, local computation and batch size together, and `knowledge`, what the threat grants
-        besides the defense.
+        Columns are `data`, `model`, `local`, `threat`, `attack`, `defense`, `batch_size`,
+        `sampling`, `seed`, `setup` (defense, local computation and batch size) and `knowledge`
+        (what the threat grants besides the defense). Cases without a row are in the records of
+        their group.
         """
         read = read_columns(*columns)
         cases = group_by(self.records, read)
@@ -125,8 +124,8 @@ class Results(Sequence[Result]):
     def strongest(self) -> Results:
         """Per person the result that shows most, the worst-off person first.
 
-        A defense is judged by the lowest error over attacks: it must hold against all of them.
-        Whoever is known to be behind several captured updates counts once.
+        A defense must hold against all attacks. Whoever is behind several captured updates counts
+        once.
 
         References:
             Liu et al., 2024, Sec. 4 (liu2024systematic)
