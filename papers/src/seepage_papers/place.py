@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seepage.audit._spec_entries import Find, share_datasets
+from seepage.audit._spec_entries import Find, build_once, read_dataset
 from seepage.core import Task
 
 VARIABLE = "SEEPAGE_CACHE"
@@ -49,6 +49,6 @@ class Place:
 
     folder: Path = field(default_factory=cache_folder)
     device: str = "cpu"
-    find: Find = field(default_factory=share_datasets)
+    find: Find = field(default_factory=lambda: build_once(read_dataset))
     trained: dict[str, Trained] = field(default_factory=dict)
     networks: dict[str, Task] = field(default_factory=dict)

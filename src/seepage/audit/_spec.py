@@ -27,8 +27,7 @@ from seepage.threats._threat import Threat
 
 if TYPE_CHECKING:
     from seepage.audit._run_case import AnyCase
-    from seepage.audit._spec_entries import Table
-    from seepage.data._dataset import Dataset
+    from seepage.audit._spec_entries import AnyData, Table
 
 
 # Seconds that a case may take at most; timers cannot count much further.
@@ -123,8 +122,9 @@ def build_spec(source: SpecSource) -> Spec:
         raise InvalidValue(f"{source.name} is not valid TOML: {error}") from error
     with locate_error(source):
         head = construct("a spec", _Head, table, parts={Metric: _read_metric})
-        data = partial(entries.read_data, find=entries.share_datasets())
-        model, parts = _share_models(source.device), list[Part]()
+        data = partial(entries.read_data, find=entries.build_once(entries.read_dataset))
+        model = entries.build_once(partial(_read_model, device=torch.device(source.device)))
+        parts = list[Part]()
         for number, scenario in enumerate(_list_scenarios(head.scenario)):
             with error_path("scenario", number):
                 parts += _build_parts(scenario, head, data=data, model=model)
@@ -145,20 +145,8 @@ def _list_scenarios(value: object) -> list[Table]:
         raise InvalidValue(f"expected scenario as one or more [[scenario]] sections, got {came}")
 
 
-def _share_models(device: str) -> Callable[..., Task]:
-    """Return a `read_model` that builds what several scenarios share only once."""
-    known: dict[tuple[str, int], tuple[Task, Dataset | CapturedData]] = {}
-
-    def build_once(part: entries.Part, dataset: Dataset | CapturedData) -> Task:
-        written = sorted(part.items()) if isinstance(part, Mapping) else part
-        key = repr(written), id(dataset)
-        if key not in known:
-            task = entries.read_model(part, dataset).to(device=torch.device(device))
-            # The data set is kept too, so that no other can get its id.
-            known[key] = task, dataset
-        return known[key][0]
-
-    return build_once
+def _read_model(part: entries.Part, dataset: AnyData, *, device: torch.device) -> Task:
+    return entries.read_model(part, dataset).to(device=device)
 
 
 def _build_parts(
@@ -258,7 +246,7 @@ def _read_metric(name: object) -> Metric:
 
 
 def _select_metrics(
-    asked: Collection[Metric] | None, dataset: Dataset | CapturedData
+    asked: Collection[Metric] | None, dataset: AnyData
 ) -> tuple[Metric, ...] | None:
     """PSNR, which orders the tables, and the others that fit these inputs; None is all that fit.
 

@@ -44,6 +44,7 @@ T = TypeVar("T")
 Table = Mapping[str, Any]
 # A part as a table, or in words such as `Prune(ratio=0.9)`.
 Part = Table | str
+AnyData = Dataset | CapturedData
 # After what records call them.
 NamedAttack = tuple[Component, Attack]
 NamedBound = tuple[Component, Bound]
@@ -160,7 +161,7 @@ def explain_errors(name: str) -> AbstractContextManager[None]:
     return errors.explain_errors(InvalidValue, f"{name} cannot be built or run, it raised")
 
 
-def read_model(part: Part, dataset: Dataset | CapturedData) -> Task:
+def read_model(part: Part, dataset: AnyData) -> Task:
     """Build a network for the data set's inputs and classes, unless the table says otherwise."""
     name, options = _split_name(_read_table(part, "model"))
     weights = options.pop("weights", None)
@@ -305,7 +306,7 @@ def read_recovery(part: Part, domain: Domain | None = None) -> FeatureRecovery:
 
 DATASET = ("name", "split", "pixels", "mean", "std", "labels")
 Find = Callable[[Table], Dataset]
-FoundData = tuple[Dataset | CapturedData, tuple[Target, ...]]
+FoundData = tuple[AnyData, tuple[Target, ...]]
 
 
 def read_data(part: Part, *, find: Find | None = None) -> FoundData:
@@ -372,14 +373,16 @@ def _normalise(
     return replace(dataset, domain=replace(domain, mean=means, std=deviations))
 
 
-def share_datasets() -> Find:
-    """Return a `read_dataset` that loads what several scenarios share only once."""
-    known: dict[str, Dataset] = {}
+def build_once(read: Callable[..., T]) -> Callable[..., T]:
+    """Return a `read` that builds what several scenarios share only once."""
+    known: dict[tuple[object, ...], tuple[T, Mapping[str, object]]] = {}
 
-    def find(table: Table) -> Dataset:
-        key = repr(sorted(table.items()))
+    def read_once(part: Part, **given: object) -> T:
+        written = sorted(part.items()) if isinstance(part, Mapping) else part
+        key = repr(written), *map(id, given.values())
         if key not in known:
-            known[key] = read_dataset(table)
-        return known[key]
+            # What is given is kept too, so that nothing else can get its id.
+            known[key] = read(part, **given), given
+        return known[key][0]
 
-    return find
+    return read_once
