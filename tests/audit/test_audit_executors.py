@@ -417,7 +417,7 @@ def test_cases_that_differ_in_people_seed_and_what_is_done_to_updates_run_side_b
 def test_clients_that_differ_before_the_update_run_apart():
     attack = Counting(sp.attacks.inverting_gradients(steps=2, restarts=1))
     cases = side_by_side_grid(attack, defenses=[sp.chain(), *BEFORE], people=4, batch_size=2)
-    apart = {case.alike for case in cases}
+    apart = {case.batch_key for case in cases}
     assert len(apart) == 1 + len(BEFORE)
     assert not any(outcome.record.error for outcome in side_by_side(cases))
     assert max(attack.sizes) == 4
@@ -527,7 +527,7 @@ def test_networks_with_the_same_weights_but_other_inputs_never_run_together():
     audit = Audit(tasks=[plain, replace(plain, domain=shifted)], attacks=attacks)
     one, other = audit.cases(select_targets(photos, people=1, batch_size=1, start=0))
     assert one.task.digest == other.task.digest
-    assert one.alike != other.alike
+    assert one.batch_key != other.batch_key
 
 
 def test_attacks_of_one_name_that_differ_never_run_together():

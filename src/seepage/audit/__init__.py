@@ -1,4 +1,15 @@
-"""Audits: run attacks on all combinations of a spec, and keep a record of each case."""
+"""Audits: run attacks on all combinations of a spec, and keep a record of each case.
+
+Its files, in the order in which an audit passes through them:
+
+    _spec_text, _spec_entries, _spec   the text of a spec, its entries, and all that it combines
+    _targets, _captured_data           whose data is attacked, and how guesses are scored
+    _grid, _case                       every combination, and what decides the result of one
+    _plan, _claims, _folder, _store    what is on disk, who works there, and writing to it
+    _run_case, _workers, _run_spec     one case, many in processes or on Ray, a whole audit
+    _record, _audit_result, results    one result, all that there are, and what they show
+    _words, _choices, _evidence        labels; gates and choosing a defense; files for a dossier
+"""
 
 import warnings
 from typing import Any

@@ -48,7 +48,7 @@ def is_own(link: object) -> bool:
 
 
 def _require_simulated(client: Client, task: Task) -> None:
-    """Raise if a user's defense does something else than it tells who simulates the client."""
+    """Raise if a user's defense shares something unlike what its `expected` says."""
     for link in client.chain.update_defenses:
         if link.consumes == "aggregate" and is_own(link):
             drawn = {n: Rng(0).fork(n).normal(p.shape, like=p) for n, p in task.parameters.items()}
@@ -87,7 +87,7 @@ def require_permission(name: str | Component, attack: Attack, threat: Threat) ->
 
 
 class _GridCell:
-    """What an attack and a bound have in common."""
+    """What the case of an attack and of a bound have in common."""
 
     task: Task
     client: Client
@@ -130,7 +130,7 @@ class _GridCell:
 
     @property
     def description(self) -> str:
-        """One line for plans, with more than `str` tells."""
+        """One line for plans, longer than `str`."""
         return f"{self} ({self.task.name}, {self.client.local}, seed {self.seed})"
 
     @property
@@ -139,7 +139,7 @@ class _GridCell:
 
 
 def _replace_by_noise(seen: Observation, rng: Rng) -> Observation:
-    """The same observation with normal noise of the norm of each tensor as its update."""
+    """Replace the update by normal noise; each tensor keeps its norm."""
     drawn = {}
     for name, tensor in seen.update.tensors.items():
         noise = rng.fork(name).normal(tuple(tensor.shape)).to(tensor)
@@ -229,7 +229,7 @@ class Case(_GridCell):
         return _replace_by_noise(seen, key.fork("noise"))
 
     def search_alone(self) -> list[Case]:
-        """The same control for the search alone; none if the attack has no closed form to leave."""
+        """The same control for the search alone; empty if the attack has no closed form."""
         if not isinstance(self.attack, Searches):
             return []
         try:
@@ -244,7 +244,7 @@ class Case(_GridCell):
         return str(self.attack_name)
 
     @property
-    def alike(self) -> tuple[str, ...]:
+    def batch_key(self) -> tuple[str, ...]:
         """What cases must share to run together.
 
         They may differ in examples, seed and what is done to a finished update.
@@ -296,7 +296,7 @@ class BoundCase(_GridCell):
         }
 
     @property
-    def alike(self) -> tuple[str, ...]:
+    def batch_key(self) -> tuple[str, ...]:
         """What cases must share to run together: a bound always runs alone."""
         return (self.id,)
 

@@ -83,7 +83,7 @@ def _find_machine() -> str:
 
 
 def _find_beginning(pid: int) -> str:
-    """When a process began; empty if there is none of this number."""
+    """When the process of this number began; empty if there is none."""
     try:
         # After the name, which may hold anything.
         words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -144,7 +144,7 @@ class Claims:
                 (self._folder / f"{case}.{number}.claim").unlink(missing_ok=True)
 
     def give_back(self) -> None:
-        """Remove the claims of this process, which none of their cases has ended."""
+        """Remove the claims of this process, which is about to end by itself."""
         while self._mine:
             self._mine.popitem()[1].unlink(missing_ok=True)
 
@@ -155,7 +155,7 @@ class Claims:
                 path.unlink(missing_ok=True)
 
     def tries(self) -> dict[str, int]:
-        """How many processes each case has ended."""
+        """How many processes died while they ran each case."""
         found: dict[str, int] = {}
         for case, path in self.list_files():
             worker = _read(path)
@@ -164,7 +164,7 @@ class Claims:
         return found
 
     def others(self) -> list[str]:
-        """Other processes that hold claims, in words."""
+        """Describe the other processes that hold claims."""
         held = [path for _, path in self.list_files() if self._is_held(path)]
         found = [_read(path) for path in held if path not in self._mine.values()]
         return list(dict.fromkeys(str(worker) for worker in found if worker))

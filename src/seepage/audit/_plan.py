@@ -66,7 +66,7 @@ class Plan:
         title: What the audit is called.
         spec: Text of its spec.
         environment: Versions, platform and device, as plain data.
-        seal: By which the user who began it is known again; see `make_seal`.
+        seal: Signature of the user who began it; see `make_seal`.
         private: Whether private inputs and guesses are stored, not scores alone.
         cases: What runs, in order.
     """
@@ -251,7 +251,7 @@ def _walk(value: object) -> Iterator[str]:
 
 
 def make_seal(spec: str) -> str:
-    """Make what only this user can make of a spec; empty if it imports nothing."""
+    """Sign a spec with this user's key; empty if it imports nothing."""
     if not find_imports(spec):
         return ""
     with suppress(OSError):  # without a home, every folder is a stranger's
@@ -264,7 +264,7 @@ def _sign(key: bytes, spec: str) -> str:
 
 
 def _read_key() -> bytes:
-    """Read this user's key, which is made at the first need of it."""
+    """Read this user's key; make it the first time."""
     home = os.environ.get("XDG_CONFIG_HOME")
     folder = (Path(home) if home else Path.home() / ".config") / "seepage"
     path = folder / "key"

@@ -209,14 +209,14 @@ class Record:
 
     @property
     def status(self) -> str:
-        """In a word or two: scored, no truth, not applicable or failed."""
+        """One of: scored, no truth, not applicable, failed."""
         if self.error is None:
             return "scored" if self.scores or self.bound else "no truth"
         return "failed" if self.applicable else "not applicable"
 
     @property
     def persons(self) -> tuple[tuple[str, int], ...]:
-        """Data and number by which each person is counted, whatever updates they are in."""
+        """Data set and number under which each person counts, in whatever update."""
         return self.known_as or tuple((self.data, number) for number in self.people)
 
     @property
@@ -262,7 +262,7 @@ class Record:
         return record
 
     def _find_uneven(self) -> list[str]:
-        """Name the fields that do not fit the others, e.g. without one entry per person."""
+        """Name the fields that contradict others, such as lists without one entry per person."""
         count, bound = self.batch_size, self.bound
         tables = [self.scores, *self.baselines.values()]
         bounded = count if bound and not self.error else 0

@@ -73,7 +73,7 @@ def fail_case(case: AnyCase, reason: str) -> Outcome:
 
 
 def _refuse_case(case: AnyCase, error: BaseException) -> Outcome:
-    """Return the outcome of a case that raised: it does not apply, or it failed."""
+    """Turn an error into an outcome: the attack does not apply, or the case failed."""
     stored = line_to_store(error)
     said = str(error) if isinstance(error, SeepageError) else summarise_error(error)
     shown = "".join(said.splitlines()[:1])
@@ -138,7 +138,7 @@ def _compute_bound(case: BoundCase) -> Record:
 
 
 def _require_readable(record: Record, case: AnyCase) -> Record:
-    """Return a record; raise if it could not be read again, since it would hide all the others."""
+    """Return the record; raise if it could not be read back from its file."""
     try:
         Record.from_plain(json.loads(json.dumps(record.plain(), allow_nan=False)))
     except (UnreadableFile, TypeError, ValueError) as error:
@@ -147,7 +147,7 @@ def _require_readable(record: Record, case: AnyCase) -> Record:
 
 
 def _run_together(cases: Sequence[AnyCase]) -> list[Outcome]:
-    """Run cases that are alike: side by side if the attack can, else one after the other.
+    """Run cases of one batch: side by side if the attack can, else one after the other.
 
     If all at once fail, each half is tried, down to the case that breaks.
     """
@@ -246,17 +246,16 @@ def _find_guaranteed_noise(case: Case, seen: Observation) -> float:
 
 
 def _count_sure(seen: Observation, guess: Reconstruction) -> int:
-    """How many inputs the equations of one layer determine, by the attack's own account."""
+    """How many inputs the equations of one layer determine, as the attack says."""
     if guess.confidence is None or seen.task.domain.discrete:
         return 0
     return int((guess.confidence >= 1).flatten(1).all(1).sum())
 
 
 def _is_misled(case: Case, seen: Observation, guess: Reconstruction) -> bool:
-    """Whether the private inputs explain an update behind a user's own defense, and the guess not.
+    """Whether a user's own defense misled the attack: the truth explains the update, not the guess.
 
-    Then the defense may only mislead the attack. This is asked after the attack, of the truth,
-    which the adversary does not have.
+    This is asked after the attack; the adversary does not have the truth.
     """
     chain = case.client.chain
     own = any(is_own(link) for link in (*chain.input_defenses, *chain.update_defenses))
@@ -270,7 +269,7 @@ def _is_misled(case: Case, seen: Observation, guess: Reconstruction) -> bool:
 
 
 def _is_simulated(case: Case, seen: Observation, guess: Reconstruction) -> bool:
-    """Whether a user's own input defenses do to the truth, or the guess, what they tell."""
+    """Whether a user's own input defenses do what they tell, to the truth or else to the guess."""
     if not any(is_own(link) for link in case.client.chain.input_defenses):
         return True
     inputs, labels = guess.inputs, guess.labels
@@ -282,9 +281,9 @@ def _is_simulated(case: Case, seen: Observation, guess: Reconstruction) -> bool:
 
 
 def _explains_truth(case: Case, seen: Observation) -> bool:
-    """Whether the private inputs, if known, explain the update, as a proof takes for granted.
+    """Whether the truth explains the update, without which a certificate proves nothing.
 
-    The update of a client that does not do what the adversary simulates proves nothing.
+    True if there is no truth to ask.
     """
     if case.target.batch is None:
         return True
@@ -295,7 +294,7 @@ def _explains_truth(case: Case, seen: Observation) -> bool:
 
 
 def _find_unexplained(seen: Observation, inputs: Tensor, labels: Tensor) -> float:
-    """One minus the cosine, of whatever sign, of the simulated update and the observed one."""
+    """One minus the absolute cosine of the simulated update and the observed one."""
     with torch.no_grad():
         simulated, observed = seen.simulate(inputs, labels).flat(), seen.update.flat()
     return 1 - abs(float(cosine_similarity(simulated, observed, dim=0)))
@@ -340,7 +339,7 @@ def serial(cases: Sequence[AnyCase], started: Started = announce_nothing) -> Ite
 def side_by_side(
     cases: Sequence[AnyCase], started: Started = announce_nothing
 ) -> Iterator[Outcome]:
-    """Run cases that are alike together, if the attack can."""
-    for group in group_by(cases, lambda case: case.alike).values():
+    """Run cases together that can run as one batch, if the attack can do that."""
+    for group in group_by(cases, lambda case: case.batch_key).values():
         for first in range(0, len(group), TOGETHER):
             yield from _run_together(list(filter(started, group[first : first + TOGETHER])))

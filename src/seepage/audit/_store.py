@@ -76,7 +76,7 @@ class AuditStore(AbstractContextManager["AuditStore"]):
         """
         _require_text(title, spec)
         plan = Plan(title, spec, environment, make_seal(spec), keep_private, _plan(cases))
-        with _explain_errors(path):
+        with _explain_errors(f"the audit to {str(path)!r}", "choose another --out"):
             begun = InUse(
                 f"{str(path)!r} already holds an audit; --resume it, --overwrite it, or choose "
                 "another --out"
@@ -115,7 +115,7 @@ class AuditStore(AbstractContextManager["AuditStore"]):
         those of the audit. For both, nobody else may be at work. Without `keep_private`, an audit
         that stores private inputs is refused.
         """
-        with _explain_errors(path):
+        with _explain_errors(f"the audit to {str(path)!r}", "choose another --out"):
             require_plain(path)
             with _take_lock(path, share=not retry_failed and extend is None) as lock:
                 store, wanted = cls(path, lock, Plan.read(path)), _plan(cases)
@@ -178,7 +178,7 @@ class AuditStore(AbstractContextManager["AuditStore"]):
         return tuple(self._records.values())
 
     def tries(self) -> dict[str, int]:
-        """How many processes each case has ended, not counting interrupts."""
+        """How many processes died while they ran each case, not counting interrupts."""
         return self._claims.tries()
 
     def claim(self, case: AnyCase, *, counts: bool = True) -> bool:
@@ -186,8 +186,7 @@ class AuditStore(AbstractContextManager["AuditStore"]):
 
         `counts` says whether a case that it runs can end this process.
         """
-        self._require_there()
-        with self._explain_full_disk():
+        with self._writing():
             if case.id in self._records or not self._claims.take(case.id, counts=counts):
                 return False
             # It may have been done just before.
@@ -198,20 +197,15 @@ class AuditStore(AbstractContextManager["AuditStore"]):
                 self._claims.release(case.id)
             return case.id not in self._records
 
-    def others(self) -> list[str]:
-        """Other processes that run cases of this audit, in words."""
-        return self._claims.others()
-
     def add(self, case: AnyCase, outcome: Outcome) -> None:
         """Store the outcome of a case, unless it has one: the private inputs, then all the rest."""
-        self._require_there()
-        if case.id in self._records:
-            return
-        if not self.plan.private:
-            outcome = replace(outcome, guess=None, said=())
-        with self._explain_full_disk():
+        with self._writing():
+            if case.id in self._records:
+                return
             if self.plan.private:
                 self._keep(case.target)
+            else:
+                outcome = replace(outcome, guess=None, said=())
             (self.path / CASES).mkdir(PRIVATE_FOLDER, exist_ok=True)
             write_whole(case_file(self.path, case.id), seal(*outcome.parts()))
             self._claims.release(case.id)
@@ -227,24 +221,16 @@ class AuditStore(AbstractContextManager["AuditStore"]):
             self._kept.add(target.digest)
 
     @contextmanager
-    def _explain_full_disk(self) -> Iterator[None]:
-        try:
-            yield
-        except SeepageError:
-            raise
-        except OSError as error:
-            raise UnreadableFile(
-                f"cannot write to {str(self.path)!r}: {error.strerror}; what was stored before is "
-                "still there, and --resume goes on from it"
-            ) from error
-
-    def _require_there(self) -> None:
-        """Raise if the directory is another than when the audit began; nothing is written to it."""
+    def _writing(self) -> Iterator[None]:
+        """Write to the directory, if it is the one in which the audit began."""
         if not self._lock.is_there:
             raise DataNotFound(
                 f"{str(self.path)!r} was moved, removed or replaced while the audit in it ran; "
                 "nothing more is written there, and --resume goes on where it is now"
             )
+        advice = "what was stored before is still there, and --resume goes on from it"
+        with _explain_errors(f"to {str(self.path)!r}", advice):
+            yield
 
     def close(self) -> None:
         """Release the directory, and give back cases at work, which did not end the process."""
@@ -300,12 +286,10 @@ def _take_lock(path: Path, *, share: bool = False) -> Iterator[FolderLock]:
 
 
 @contextmanager
-def _explain_errors(path: Path) -> Iterator[None]:
+def _explain_errors(what: str, advice: str) -> Iterator[None]:
     try:
         yield
     except SeepageError:
         raise
     except OSError as error:
-        raise UnreadableFile(
-            f"cannot write the audit to {str(path)!r}: {error.strerror}; choose another --out"
-        ) from error
+        raise UnreadableFile(f"cannot write {what}: {error.strerror}; {advice}") from error

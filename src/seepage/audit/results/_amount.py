@@ -113,13 +113,13 @@ def find_baseline(record: Record, index: int, metric: str) -> float | None:
 
 
 def in_references(amount: Amount) -> float:
-    """A score as a multiple of its reference, which orders different measures."""
+    """A score divided by its reference, to compare different measures."""
     value = -math.inf if amount.value is None else amount.value
     return value / amount.scale.telling
 
 
 def most(found: Iterable[Amount]) -> Amount:
-    """What is worst for anybody, by whichever measure; one without a value if there is none."""
+    """The worst of these amounts; one without a value if there are none."""
     return max(found, key=in_references, default=Amount("psnr", None))
 
 

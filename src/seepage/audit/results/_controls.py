@@ -31,11 +31,11 @@ def _join(record: Record, controls: Sequence[Record]) -> Control | None:
     if not controls:
         return None
     bare = [c for c in controls if c.control_kind == "canary" and not c.defense]
-    found = [c for c in bare if _speaks_for(c, record)]
-    alone = [c for c in controls if c.control_kind == "search" and _speaks_for(c, record)]
-    alike = [c for c in controls if c.defense == record.defense]
-    canaries = [c for c in alike if c.control_kind == "canary"]
-    tried = [one for c in alike for one in c.negatives]
+    found = [c for c in bare if _vouches_for(c, record)]
+    alone = [c for c in controls if c.control_kind == "search" and _vouches_for(c, record)]
+    same = [c for c in controls if c.defense == record.defense]
+    canaries = [c for c in same if c.control_kind == "canary"]
+    tried = [one for c in same for one in c.negatives]
     hits = sum(one.singled_out for one in tried)
     return Control(
         bare=_count(found or alone or bare),
@@ -54,13 +54,13 @@ def _join(record: Record, controls: Sequence[Record]) -> Control | None:
     )
 
 
-def _speaks_for(control: Record, record: Record) -> bool:
+def _vouches_for(control: Record, record: Record) -> bool:
     """Whether what found a canary was tried on this update too, and can read it.
 
-    Behind a defense a closed form may not apply, or compute from numbers that are no gradient any
-    more. A canary that it found then shows nothing, least of all that a search is strong which is
-    left to `auto`. Nor does one if it fails on this update, by its own account: behind no defense,
-    or one that only clips, it should leave nothing that it does not leave of the canary's.
+    Behind a defense a closed form may not apply, or compute from what is no gradient any more. A
+    canary that it found then says nothing of this update, least of all of the search that is left.
+    Nor does it if the closed form fails here by its own account: it leaves more of this update
+    than of the canary's, though the defense only scales.
     """
     race, other = control.race, record.race
     if control.effort.get("simulates"):

@@ -65,7 +65,7 @@ class EffortCurve:
 
 
 def effort_curves(records: Sequence[Record]) -> list[EffortCurve]:
-    """Every attack that a setup was attacked with at several numbers of steps.
+    """Every attack that ran on a setup with several numbers of steps.
 
     For images and signals: PSNR says little about tables and texts.
     """

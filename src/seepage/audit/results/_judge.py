@@ -97,7 +97,7 @@ def _is_settled(record: Record, index: int, people: int) -> bool:
 
 
 def may_gain(record: Record) -> bool:
-    """Whether `auto` searched, and did not see in rehearsal that more steps find no more."""
+    """Whether more steps may find more: `auto` searched, and saw no plateau in rehearsal."""
     race = record.race
     if race is None or race.plateau:
         return False
@@ -131,14 +131,14 @@ def _carry_over(found: Sequence[Result]) -> Iterator[Result]:
 
 
 def _place(result: Result, defense: Defense) -> tuple[Hashable, int]:
-    """The person in an update of these people behind some defense, and who sees it."""
+    """The key of a person in one update, behind a defense and seen by an adversary."""
     record = result.record
     seen = (defense, record.local, record.data, record.model, record.threat)
     return (seen, record.people, record.known_as, record.seed), result.index
 
 
 def shows_more(found: Result, known: Result) -> bool:
-    """Whether a leak is of a worse level, or of the same one and clearly nearer than a guess."""
+    """Whether `found` is a worse leak than `known`: by its level, or clearly by its score."""
     if found.shows and known.shows and found.level is not known.level:
         return found.level.rank < known.level.rank
     if found.shows != known.shows:

@@ -108,7 +108,7 @@ def _find_beyond_luck(
     asked: Iterable[int],
     read: Callable[[Sequence[Record]], list[_Count]],
 ) -> set[int]:
-    """Numbers of the records of attacks whose sum of counts in a setup luck does not explain."""
+    """Records of the attacks that in some setup have more right than luck explains."""
     setup, attack = read_columns("setup"), read_columns("model", "threat", "attack")
     found: set[int] = set()
     for together in group_by(asked, lambda number: setup(records[number])).values():
@@ -128,7 +128,7 @@ def _luck_with(counts: Sequence[_Count]) -> float:
 
 
 def _list_labels(records: Sequence[Record]) -> list[_Count]:
-    """For each person and canary whether the label is right, with the chances of no and yes."""
+    """Per person and canary: the chances of a wrong and a right label, and whether it is right."""
     tested: dict[tuple[str, int], tuple[float, bool]] = {}
     for record in records:
         for person, right in zip(record.persons, record.scores["label_accuracy"], strict=True):
@@ -139,7 +139,7 @@ def _list_labels(records: Sequence[Record]) -> list[_Count]:
 
 
 def _list_columns(records: Sequence[Record]) -> list[_Count]:
-    """For each update the per cent of columns that are right, and how often strangers have that."""
+    """Per update: how often strangers have each per cent of columns right, and what it has."""
     tested: dict[tuple[tuple[str, int], ...], tuple[float, ...]] = {}
     for record in records:
         tested.setdefault(record.persons, record.columns)

@@ -103,12 +103,12 @@ class Result:
 
     @property
     def person(self) -> Person:
-        """By what this person is counted: the same in every captured update known to be theirs."""
+        """Data set and number to count by: one for all captured updates of the same person."""
         return self.record.persons[self.index]
 
     @property
     def update(self) -> tuple[str, tuple[int, ...]]:
-        """Data set and people of the update; whoever shares it is no independent draw."""
+        """Data set and people of the update; people who share one are no independent draws."""
         return self.record.data, self.record.people
 
     @cached_property

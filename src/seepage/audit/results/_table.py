@@ -154,7 +154,7 @@ class Results(Sequence[Result]):
 
     @property
     def unscored(self) -> list[Record]:
-        """The cases whose guesses were compared with no truth."""
+        """The cases without a truth to compare with."""
         return [one for one in self.records if one.error is None and not one.scores]
 
     def to_rows(self) -> list[FlatRow]:
@@ -188,7 +188,7 @@ def _pick_strongest(group: Sequence[Result]) -> Result:
 
 
 def _join_updates(group: Sequence[Result]) -> Result:
-    """The worst for one person of several updates; only all of them together clear anybody."""
+    """The worst result of one person over several updates; only all together are conclusive."""
     best = max(group, key=lambda row: row.strength)
     return _join(best, group, conclusive=all(row.conclusive for row in group))
 
