@@ -24,9 +24,9 @@ from seepage.audit import (
     serial,
     side_by_side,
 )
+from seepage.audit._captured_data import CapturedUpdate
 from seepage.audit._case import client_key
 from seepage.audit._record import Record
-from seepage.audit._targets import CapturedUpdate, Target
 from seepage.audit.results import Results
 from seepage.cli import app
 from seepage.core import BoundValue
@@ -222,7 +222,7 @@ def test_a_bound_needs_the_private_inputs():
         form="gradient",
         setting=sp.capture.Setting(batch_size=1, shape=(3, 32, 32)),
     )
-    strangers = Target.unknown("captured", CapturedUpdate(held))
+    strangers = CapturedUpdate(held).make_target("captured")
     grid = Audit(tasks=[task], attacks={}, bounds=BOUNDS)
     with pytest.raises(sp.SeepageError, match="which nobody has for captured; leave bounds out"):
         grid.cases([strangers])

@@ -9,8 +9,8 @@ from seepage.attacks import adaptive
 from seepage.attacks._adaptive import without_adaptation
 from seepage.attacks.labels import InferLabels
 from seepage.audit import Audit, select_targets, strongest
+from seepage.audit._captured_data import CapturedUpdate
 from seepage.audit._grid import _list_adversaries
-from seepage.audit._targets import CapturedUpdate, Target
 from seepage.core._construct import Component
 from seepage.defenses import DEFENSES, Chain
 
@@ -138,6 +138,6 @@ def test_a_captured_update_is_attacked_unaware_as_well(data):
     setting = sp.capture.Setting(batch_size=1, shape=task.domain.shape)
     held = sp.capture.Capture.of(task.model, shared.tensors, form="gradient", setting=setting)
     grid = Audit(tasks=[task], attacks={"a": adaptive(SEARCH)}, defenses=[PRUNING.defense])
-    cases = grid.cases([Target.unknown("captured", CapturedUpdate(held, batch.labels))])
+    cases = grid.cases([CapturedUpdate(held, batch.labels).make_target("captured")])
     known = {case.attack_name: case.observe().simulate.client.chain.links for case in cases}
     assert known == {"a": (sp.Prune(0.9),), UNAWARE_A: ()}

@@ -9,9 +9,9 @@ from torch import nn
 
 import seepage as sp
 from seepage.audit import Audit, select_targets
+from seepage.audit._captured_data import CapturedUpdate
 from seepage.audit._record import Control
 from seepage.audit._run_case import run_case
-from seepage.audit._targets import CapturedUpdate, Target
 from seepage.audit.results import Results
 from seepage.core import Batch
 from seepage.core._chain import OnInputs
@@ -140,7 +140,7 @@ def test_a_captured_update_behind_such_a_defense_proves_nothing(digits):
         attacks={"attack": sp.attacks.analytic_fc()},
         defenses=[sp.chain(), Changed("mirror")],
     )
-    cases = grid.cases([Target.unknown("captured", CapturedUpdate(held))])
+    cases = grid.cases([CapturedUpdate(held).make_target("captured")])
     plain, told = [run_case(case).record for case in cases if not case.control]
     assert plain.certificate["unique"]
     assert not told.certificate["unique"]

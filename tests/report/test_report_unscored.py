@@ -10,8 +10,8 @@ from torch.nn import functional
 
 import seepage as sp
 from seepage.audit import Audit, Record
+from seepage.audit._captured_data import CapturedUpdate
 from seepage.audit._run_case import run_case
-from seepage.audit._targets import CapturedUpdate, Target
 from seepage.report import verdict
 from seepage.report._exports import result_rows
 
@@ -32,7 +32,7 @@ def audit_dropout(*, mixed=False):
     held = sp.capture.Capture.of(model, sent, form="gradient", setting=setting)
     task = sp.Task(model.eval(), sp.cross_entropy, sp.domains.Image((3, 8, 8)))
     grid = Audit(tasks=[task], attacks={"exact_batch": sp.attacks.exact_batch()})
-    [case] = grid.cases([Target.unknown("captured", CapturedUpdate(held))])
+    [case] = grid.cases([CapturedUpdate(held).make_target("captured")])
     return run_case(case), inputs
 
 
@@ -76,7 +76,7 @@ def test_a_guess_that_is_only_locally_unique_is_not_told_as_proved():
     task = sp.Task(model.eval(), sp.cross_entropy, sp.domains.Image((3, 8, 8)))
     attack = GuessAndCertify(batch.inputs, batch.labels)
     grid = Audit(tasks=[task], attacks={"own": attack}, controls=False)
-    [case] = grid.cases([Target.unknown("captured", CapturedUpdate(held))])
+    [case] = grid.cases([CapturedUpdate(held).make_target("captured")])
     record = run_case(case).record
     assert record.certificate["locally_unique"] is True
     assert record.certificate["unique"] is None

@@ -1,4 +1,4 @@
-"""A captured update as the data of a spec: the file, and what is known of the batch behind it."""
+"""A captured update as the data of a spec, with what is known of the batch behind it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from seepage.audit._targets import CapturedUpdate, Target
-from seepage.capture._capture import Form
+from seepage.audit._targets import Target
+from seepage.capture._capture import Capture, Form
 from seepage.capture._capture_file import load, read_file, read_tensors
-from seepage.core import Batch, Domain, Rng
+from seepage.core import Batch, Domain, Observation, Protection, Rng, Task
+from seepage.core._chain import chain
 from seepage.core._construct import parse_toml
 from seepage.core._digest import digest
 from seepage.core._whole_file import spell_path
@@ -22,9 +24,46 @@ from seepage.core.errors import InvalidValue, UnreadableFile
 from seepage.data._dataset import Dataset
 from seepage.data._load import load as load_data
 from seepage.scoring._gallery import Gallery
+from seepage.threats._threat import Threat
 
 # Baselines for a capture guess noise, since no other data is at hand.
 _POOL = 64
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedUpdate:
+    """What the adversary got hold of."""
+
+    capture: Capture
+    labels: Tensor | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of all of it."""
+        known = () if self.labels is None else (self.labels,)
+        return digest(self.capture.digest, *known)
+
+    @property
+    def threat(self) -> Threat:
+        """What the adversary knows, as records say it."""
+        setting = self.capture.setting
+        return Threat(
+            knows_labels=self.labels is not None,
+            knows_batch_size=setting.batch_size is not None or self.labels is not None,
+            batchnorm="running" if setting.mode == "eval" else "unknown",
+        )
+
+    def observe(self, task: Task, *, defense: Protection | None = None) -> Observation:
+        """The adversary's view."""
+        labels = None if self.labels is None else self.labels.to(task.reference.device)
+        known = chain() if defense is None else defense
+        return self.capture.observation(task, labels=labels, defense=known)
+
+    def make_target(self, data: str) -> Target:
+        """The batch behind it, of which nothing else is known."""
+        size = self.capture.setting.batch_size
+        people = tuple(range(size or (1 if self.labels is None else len(self.labels))))
+        return Target(data, people, captured=self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +93,7 @@ class CapturedData:
         if self.truth is None:
             public = self.public
             gallery = None if public is None else Gallery(public.inputs, public.labels, self.domain)
-            return replace(Target.unknown(self.name, self.captured), everybody=gallery)
+            return replace(self.captured.make_target(self.name), everybody=gallery)
         return Target(
             data=self.name,
             people=tuple(range(len(self.truth))),

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from seepage.attacks._agreement import EXPLAINED, residual
+from seepage.audit._captured_data import CapturedUpdate
 from seepage.audit._case import (
     BoundCase,
     Case,
@@ -21,7 +22,6 @@ from seepage.audit._case import (
     is_own,
 )
 from seepage.audit._record import Ceiling, EffortSpent, Outcome, Record
-from seepage.audit._targets import CapturedUpdate
 from seepage.bounds._dp_limits import read_guaranteed_noise
 from seepage.core import ActiveAttack, Certificate, Observation, Reconstruction, Rng, SideBySide
 from seepage.core._checkpoint import until_done

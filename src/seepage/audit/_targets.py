@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from seepage.audit._record import CANARIES
-from seepage.capture._capture import Capture
 from seepage.core import (
     Batch,
     Domain,
@@ -26,7 +25,6 @@ from seepage.core import (
     Task,
 )
 from seepage.core._batch import are_numbers, class_numbers
-from seepage.core._chain import chain
 from seepage.core._digest import digest
 from seepage.core._domain import describe_inputs
 from seepage.core._scale import scale_of
@@ -37,7 +35,6 @@ from seepage.scoring import METRICS, Scores, baseline_scores, pair, score
 from seepage.scoring._gallery import STRANGERS, Gallery, find_strangers, identify
 from seepage.scoring._identification import Identification
 from seepage.scoring._scores import add_judged
-from seepage.threats._threat import Threat
 
 # Public people that an attack is given, at most.
 _PUBLIC = 200
@@ -46,36 +43,6 @@ Plain = Mapping[str, tuple[float | None, ...]]
 
 # One gallery for all batches of a data set, so that strangers are prepared once.
 _GALLERIES: WeakKeyDictionary[Dataset, Gallery] = WeakKeyDictionary()
-
-
-@dataclass(frozen=True, eq=False)
-class CapturedUpdate:
-    """What the adversary got hold of."""
-
-    capture: Capture
-    labels: Tensor | None = None
-
-    @cached_property
-    def digest(self) -> str:
-        """A hash of all of it."""
-        known = () if self.labels is None else (self.labels,)
-        return digest(self.capture.digest, *known)
-
-    @property
-    def threat(self) -> Threat:
-        """What the adversary knows, as records say it."""
-        setting = self.capture.setting
-        return Threat(
-            knows_labels=self.labels is not None,
-            knows_batch_size=setting.batch_size is not None or self.labels is not None,
-            batchnorm="running" if setting.mode == "eval" else "unknown",
-        )
-
-    def observe(self, task: Task, *, defense: Protection | None = None) -> Observation:
-        """The adversary's view."""
-        labels = None if self.labels is None else self.labels.to(task.reference.device)
-        known = chain() if defense is None else defense
-        return self.capture.observation(task, labels=labels, defense=known)
 
 
 class _HeldUpdate(Protocol):
@@ -129,13 +96,6 @@ class Target:
     domain: Domain | None = None
     sampling: str = ""
     known_as: tuple[tuple[str, int], ...] = ()
-
-    @classmethod
-    def unknown(cls, data: str, captured: CapturedUpdate) -> Target:
-        """The batch behind a captured update, of which nothing else is known."""
-        labels, size = captured.labels, captured.capture.setting.batch_size
-        people = tuple(range(size or (1 if labels is None else len(labels))))
-        return cls(data, people, captured=captured)
 
     def require_batch(self) -> Batch:
         """Return the private batch; raise `InvalidValue` if nobody has it."""

@@ -15,7 +15,8 @@ from torch.nn.parameter import is_lazy
 from torch.optim import SGD, Optimizer
 from torch.utils import checkpoint
 
-from seepage.audit._targets import CapturedUpdate, Target
+from seepage.audit._captured_data import CapturedUpdate
+from seepage.audit._targets import Target
 from seepage.capture import Capture, Setting
 from seepage.clients import FedAvg, Gradient
 from seepage.core import LocalComputation, Protection, Rng, Task
