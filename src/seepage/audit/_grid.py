@@ -193,11 +193,16 @@ class Audit:
         ]
         return [
             *attacks,
-            *(self._list_controls(clients, targets) if self.controls else ()),
+            *(self._list_controls(clients, targets, public) if self.controls else ()),
             *bounds,
         ]
 
-    def _list_controls(self, clients: Sequence[Client], targets: Sequence[Target]) -> list[Case]:
+    def _list_controls(
+        self,
+        clients: Sequence[Client],
+        targets: Sequence[Target],
+        public: Mapping[str, PublicData],
+    ) -> list[Case]:
         """Every attack on canaries, with and without the defense, and on noise.
 
         Positive controls tell whether an attack is strong enough to find anybody: people of the
@@ -211,7 +216,6 @@ class Audit:
         bare = [Client(local, chain()) for local in self.locals]
         every = {stable_repr(client): client for client in [*bare, *clients]}.values()
         found: list[Case] = []
-        public = _find_public(targets)
         for group in _group_targets(targets):
             canaries = _choose_canaries(group)
             if not canaries:

@@ -175,21 +175,53 @@ def _adversary_key(case: Case) -> Rng:
 
 
 def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
-    key = Rng(case.seed).fork("baseline")
     cut = guess.trace.steps > 0 and time_left() <= 0
     # Scored on the CPU, in the units and range of the data set.
-    moved = _move_to_cpu(guess)
+    labels = None if guess.labels is None else guess.labels.cpu()
+    moved = Reconstruction(convert(guess.inputs.cpu(), torch.float32), labels)
+    key = Rng(case.seed).fork("baseline")
     scored = case.target.score_guess(moved, metrics=case.metrics, rng=key)
     negatives = [
         found
         for other in case.others
         for found in other.identify(moved, without=case.target.people)
     ]
-    certificate, trace = guess.certificate, guess.trace
+    certificate = _find_certificate(case, seen, guess)
+    # Whether a client that vets the planted network would have noticed.
+    planted = isinstance(case.attack, ActiveAttack)
+    record = replace(
+        begin_record(case),
+        people=scored.people,
+        scores=scored.scores,
+        baselines=scored.baselines,
+        identification=scored.identification,
+        columns=scored.columns,
+        label_chance=_find_label_chance(case),
+        negatives=tuple(negatives),
+        certificate=None if certificate is None else certificate.plain(),
+        effort=_describe_effort(case, seen, guess, cut=cut),
+        race=guess.trace.race,
+        vetted=vet(case.broadcast, case.private).judgement if planted else "",
+    )
+    _require_readable(record, case)
+    words = describe_inputs(case.task.domain, scored.guess)
+    return Outcome(record, case.target.truth, scored.guess, guess.trace.objective, words)
+
+
+def _find_certificate(case: Case, seen: Observation, guess: Reconstruction) -> Certificate | None:
+    """What the attack proved, which is less if the truth does not explain the update."""
+    certificate = guess.certificate
     if certificate is None and case.target.captured is not None:
         certificate = _certify(seen, guess)
     if certificate is not None and certificate.unique and not _explains_truth(case, seen):
-        certificate = Certificate(certificate.residual, certain=certificate.certain)
+        return Certificate(certificate.residual, certain=certificate.certain)
+    return certificate
+
+
+def _describe_effort(
+    case: Case, seen: Observation, guess: Reconstruction, *, cut: bool
+) -> EffortSpent:
+    trace = guess.trace
     effort = EffortSpent(
         steps=trace.steps, restarts=trace.restarts, seconds=trace.seconds, device=trace.device
     )
@@ -205,25 +237,7 @@ def _score(case: Case, seen: Observation, guess: Reconstruction) -> Outcome:
         effort["sure"] = sure
     if noise := _find_guaranteed_noise(case, seen):
         effort["guaranteed_noise"] = noise
-    # Whether a client that vets the planted network would have noticed.
-    planted = isinstance(case.attack, ActiveAttack)
-    record = replace(
-        begin_record(case),
-        people=scored.people,
-        scores=scored.scores,
-        baselines=scored.baselines,
-        identification=scored.identification,
-        columns=scored.columns,
-        label_chance=_find_label_chance(case),
-        negatives=tuple(negatives),
-        certificate=None if certificate is None else certificate.plain(),
-        effort=effort,
-        race=trace.race,
-        vetted=vet(case.broadcast, case.private).judgement if planted else "",
-    )
-    _require_readable(record, case)
-    words = describe_inputs(case.task.domain, scored.guess)
-    return Outcome(record, case.target.truth, scored.guess, trace.objective, words)
+    return effort
 
 
 def _find_guaranteed_noise(case: Case, seen: Observation) -> float:
@@ -317,11 +331,6 @@ def _certify(seen: Observation, guess: Reconstruction) -> Certificate | None:
     known = seen.labels if len(guess.inputs) == 1 else None
     labels = known if guess.labels is None else guess.labels
     return None if labels is None else Certificate(residual(seen, guess.inputs, labels))
-
-
-def _move_to_cpu(guess: Reconstruction) -> Reconstruction:
-    labels = None if guess.labels is None else guess.labels.cpu()
-    return Reconstruction(convert(guess.inputs.cpu(), torch.float32), labels)
 
 
 def announce_nothing(case: AnyCase) -> bool:
