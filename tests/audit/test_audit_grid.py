@@ -86,7 +86,7 @@ def test_people_are_a_random_sample_that_grows_with_their_number_and_changes_wit
         ({"people": 0, "batch_size": 1}, "people >= 1, or a list of their numbers, got 0"),
         ({"people": -3, "batch_size": 1}, "people >= 1, or a list of their numbers, got -3"),
         ({"people": 2, "batch_size": 0}, "batch_size >= 1, got 0"),
-        ({"people": 4, "batch_size": 1, "start": 22}, "among the 24 of photos, got 4 from number 22"),
+        ({"people": 4, "batch_size": 1, "start": 22}, "24 of photos, got 4 from number 22"),
         ({"people": 1, "batch_size": 1, "start": -1}, "got 1 from number -1"),
         ({"people": 25, "batch_size": 1}, "at most the 24 people of photos, got 25"),
         ({"people": [1, 2], "batch_size": 1, "start": 0}, "people by number or a start"),

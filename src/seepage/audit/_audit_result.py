@@ -17,7 +17,7 @@ from seepage.audit.results import Results
 from seepage.audit.results._controls import join_controls
 from seepage.core._whole_file import read_plain, unpack, unseal
 
-_Held = tuple[dict[str, Tensor], dict[str, str]]
+_Content = tuple[dict[str, Tensor], dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,13 @@ class AuditResult:
         """Whether a guess at them may be stored."""
         return self.private and _is_there(case_file(self.path, record.case), self.damaged)
 
-    def _read_inputs(self, record: Record) -> _Held:
+    def _read_inputs(self, record: Record) -> _Content:
         return _read(inputs_file(self.path, record.truth)) if self.private else ({}, {})
 
-    def _read_guess(self, record: Record) -> _Held:
+    def _read_guess(self, record: Record) -> _Content:
         return self._read_case(record) if self.private else ({}, {})
 
-    def _read_case(self, record: Record) -> _Held:
+    def _read_case(self, record: Record) -> _Content:
         return _read(case_file(self.path, record.case))
 
 
@@ -122,7 +122,7 @@ def _is_there(path: Path, damaged: tuple[Path, ...]) -> bool:
     return path not in damaged and path.is_file()
 
 
-def _read(path: Path) -> _Held:
+def _read(path: Path) -> _Content:
     """Read tensors and words; nothing if they are missing or were altered."""
     try:
         data = read_plain(path)
