@@ -18,7 +18,7 @@ from seepage.audit import load_audit
 from seepage.core._progress import listen
 from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.report import Level
-from seepage.step._step_attacks import FindRange, list_attacks, list_ranges
+from seepage.step._step_attacks import FindRange, choose_domain, list_attacks
 from seepage.step._step_loss import _unreduce_loss
 
 CHEAP = {"seconds": 600.0, "steps": 15}
@@ -663,7 +663,7 @@ def test_a_search_finds_the_range_of_inputs_that_nobody_declared(photo, low, hig
     client, batch = sp.Client(sp.Gradient()), sp.Batch(truth, photo[1])
     seen = sp.Threat(knows_labels=True).observe(client, task, batch, rng=sp.rng(0))
     search = sp.attacks.inverting_gradients(steps=100, restarts=1, tv=1e-4)
-    ranges = list_ranges((3, 12, 12), declared=None, others=None)
+    _, ranges, _ = choose_domain((3, 12, 12), declared=None, others=None)
     assert ranges[0] == wide
     found = FindRange(search, ranges)(seen, rng=sp.rng(1))
     alone = search(seen, rng=sp.rng(1))

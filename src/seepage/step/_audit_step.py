@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from seepage.attacks._applicability import check_applicability
 from seepage.audit._case import Case, client_key, observe_target
-from seepage.audit._targets import Target
 from seepage.clients import Client
-from seepage.core import Attack, Batch, Domain, Protection, Rng, Task
+from seepage.core import Attack, Batch, Domain, Protection, Task
 from seepage.core._batch import are_numbers, class_numbers
 from seepage.core._device import convert, upcast
 from seepage.core._draws import private_draws
@@ -30,9 +29,9 @@ from seepage.rehearsal._effort_plan import EffortName
 from seepage.step._model_loss import find_model_loss
 from seepage.step._real_step import (
     RealStep,
-    SentUpdate,
     TrainingLoop,
     freeze,
+    send,
 )
 from seepage.step._shared_update import (
     choose_computation,
@@ -47,9 +46,9 @@ from seepage.step._shared_update import (
     remove_backward_hooks,
 )
 from seepage.step._step_attacks import (
+    Ranges,
     choose_domain,
     list_attacks,
-    list_ranges,
     read_range,
     require_range,
 )
@@ -220,20 +219,15 @@ def audit_step(
             mode = task.in_mode(known.mode)
             moved = task.move_batch(people.attacked.require_batch())
             loop = TrainingLoop(wrapped, step.own_loss, autocast, mode, client, moved, shape)
-            who, real = _run_loop(loop, people.attacked, known, gradients, key)
-            task = freeze(task, real.unsent) if real.unsent else task
+            with explain_errors(NotApplicable, _NO_FUNCTION.format(task.name)):
+                real = loop.examine(gradients)
+                task = freeze(task, real.unsent) if real.unsent else task
+                who = send(real.gradients, client, known, task, people.attacked, key)
         else:
             privacy.require_reduction(client.local, len(inputs))
-            with private_draws():
-                who = privacy.capture_update(
-                    people.attacked,
-                    task,
-                    model,
-                    step.own_loss,
-                    shape=shape,
-                    knows_labels=known.knows_labels,
-                    rng=key,
-                )
+            who = privacy.capture_update(
+                people.attacked, task, model, step.own_loss, shape, known, key
+            )
             real = RealStep()
         real = real.leave_out(_READ_TOO.format(", ".join(read)) if read else "")
         unlabelled = others is not None and labels_of_others is None
@@ -262,7 +256,7 @@ def audit_step(
             controls=min(1, len(people.canaries)),
             shared=not client.chain.links,
             public=people.public,
-            ranges=list_ranges(shape, declared=domain, others=others),
+            ranges=step.ranges,
             foreign=real.foreign and real.gradients is not None,
         )
         return run_attacks(
@@ -304,23 +298,6 @@ def _check_options(
         raise InvalidValue(f"expected a threat such as Threat(knows_labels=True), got {threat!r}")
 
 
-def _run_loop(
-    loop: TrainingLoop,
-    who: Target,
-    threat: Threat,
-    gradients: Mapping[str, Tensor | None] | None,
-    key: Rng,
-) -> tuple[Target, RealStep]:
-    """Compare the loop with what is simulated; the target then holds the loop's own update."""
-    with explain_errors(NotApplicable, _NO_FUNCTION.format(loop.task.name)):
-        loop.task.check(loop.batch)
-        real = loop.examine(gradients)
-    if real.gradients is None:
-        return who, real
-    sent = SentUpdate(real.gradients, loop.client, threat, who.require_batch(), key)
-    return replace(who, captured=sent), real
-
-
 @dataclass(frozen=True, eq=False)
 class _PreparedStep:
     """A step as an audit needs it."""
@@ -328,6 +305,7 @@ class _PreparedStep:
     private: Batch
     task: Task
     client: Client
+    ranges: Ranges
     audited: str
     notes: tuple[str | None, ...]
     own_loss: Callable[..., Tensor]
@@ -344,7 +322,7 @@ def _prepare_step(
     others: Tensor | None,
 ) -> _PreparedStep:
     shape = tuple(inputs.shape[1:])
-    domain, assumed = choose_domain(shape, declared=declared, others=others)
+    domain, ranges, assumed = choose_domain(shape, declared=declared, others=others)
     if assumed is not None:
         require_range(inputs, domain)
     reads = shape if shape != tuple(domain.shape) else None
@@ -368,7 +346,7 @@ def _prepare_step(
     labels = read.labels if are_numbers(read.labels) else targets[0]
     private = Batch(inputs, labels.to(inputs.device))
     notes = (describe_precision(own), assumed, state)
-    return _PreparedStep(private, task, client, audited, notes, read.own or loss)
+    return _PreparedStep(private, task, client, ranges, audited, notes, read.own or loss)
 
 
 def _compute_outputs(

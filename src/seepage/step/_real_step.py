@@ -17,6 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from seepage.audit._targets import Target
 from seepage.capture._capture import strip_prefixes
 from seepage.clients import Client, FedAvg, Gradient
 from seepage.core import Batch, LocalComputation, Observation, Rng, Task, Update
@@ -147,6 +148,7 @@ class TrainingLoop:
 
     def examine(self, given: object = None) -> RealStep:
         """Compare the gradient of the loop, computed here or given, with the simulated one."""
+        self.task.check(self.batch)
         real = self.compare() if given is None else self.accept(given)
         return real.leave_out(_LOSS_IS_TRAINED if self._loss_is_trained() else "")
 
@@ -263,28 +265,33 @@ class TrainingLoop:
 
 
 @dataclass(frozen=True, eq=False)
-class SentUpdate:
-    """An update made from gradients that are computed already, as a target holds it."""
+class _SentUpdate:
+    """What the adversary sees of gradients that are computed already."""
 
-    gradients: Gradients
-    client: Client
-    threat: Threat
-    batch: Batch
-    key: Rng
+    seen: Observation
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the gradients."""
-        return digest(*(part for pair in self.gradients.items() for part in pair))
+        """A hash of the update."""
+        return digest(*(part for pair in self.seen.update.tensors.items() for part in pair))
 
     def observe(self, task: Task, *, defense: object = None) -> Observation:
-        """The adversary's view; the client has its own defense, and `defense` is not used."""
-        del defense
-        batch = task.move_batch(self.batch)
-        sending = replace(self.client, local=_Computed(self.client.local, self.gradients))
-        seen = self.threat.observe(sending, task, batch, rng=self.key)
-        known = self.client if self.threat.knows_defense else Client(self.client.local)
-        return replace(seen, simulate=Simulation(known, seen.task, seen.simulate.mixing))
+        """The adversary's view, which is made already."""
+        del task, defense
+        return self.seen
+
+
+def send(
+    gradients: Gradients | None, client: Client, threat: Threat, task: Task, who: Target, key: Rng
+) -> Target:
+    """Let a client send these gradients, behind its defense; None for those that it computes."""
+    if gradients is None:
+        return who
+    sending = replace(client, local=_Computed(client.local, gradients))
+    seen = threat.observe(sending, task, task.move_batch(who.require_batch()), rng=key)
+    known = client if threat.knows_defense else Client(client.local)
+    simulate = Simulation(known, seen.task, seen.simulate.mixing)
+    return replace(who, captured=_SentUpdate(replace(seen, simulate=simulate)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,11 +20,12 @@ from seepage.audit._targets import Target
 from seepage.capture import Capture, Setting
 from seepage.clients import FedAvg, Gradient
 from seepage.core import LocalComputation, Protection, Rng, Task
-from seepage.core._draws import restored_draws
+from seepage.core._draws import private_draws, restored_draws
 from seepage.core._task import Reduction, copy_unwrapped
 from seepage.core.errors import InvalidValue, summarise_error
 from seepage.defenses import gaussian_epsilon
 from seepage.integrations import opacus
+from seepage.threats import Threat
 
 _GRADIENT = "audited is the gradient of the step, which is what federated SGD shares"
 
@@ -269,30 +270,25 @@ class _Privacy:
         task: Task,
         model: nn.Module,
         loss: Callable[..., Tensor],
-        *,
         shape: tuple[int, ...],
-        knows_labels: bool,
+        threat: Threat,
         rng: Rng,
     ) -> Target:
-        """Return the same target with the update that Opacus itself computes."""
+        """Return the same people with the update that Opacus itself computes of them."""
         batch = task.move_batch(who.require_batch())
         given = task.domain.normalise(batch.inputs).reshape(len(batch), *shape)
-        made = opacus.shared_gradient(
-            model,
-            self.optimizer,
-            loss,
-            given,
-            # Without labels the inputs are the targets.
-            batch.labels if batch.labels.numel() else given,
-            rng=rng.fork("client"),
-        )
+        # Without labels the inputs are the targets.
+        targets = batch.labels if batch.labels.numel() else given
+        with private_draws():
+            made = opacus.shared_gradient(
+                model, self.optimizer, loss, given, targets, rng=rng.fork("client")
+            )
         # Names are those of the user's network, and the task wraps it: the order is the same.
         update = dict(zip(task.parameters, made.values(), strict=True))
         setting = Setting(batch_size=len(batch), framework="opacus", mode=task.mode)
+        known = batch.labels.cpu() if threat.knows_labels else None
         capture = Capture(update, "gradient", setting=setting)
-        return replace(
-            who, captured=CapturedUpdate(capture, batch.labels.cpu() if knows_labels else None)
-        )
+        return replace(who, captured=CapturedUpdate(capture, known))
 
     @property
     def account(self) -> str:

@@ -102,8 +102,7 @@ def _read(
 # Images that were normalised by the usual means and deviations lie in the first range. Other
 # numbers, such as standardised columns and embeddings, have longer tails.
 _IMAGES, _NUMBERS = (-3.0, 3.0), (-8.0, 8.0)
-# Ranges that searches try besides.
-_NARROWER = ((0.0, 1.0), (-1.0, 1.0))
+_NARROWER: Ranges = ((0.0, 1.0), (-1.0, 1.0))
 
 
 def read_range(declared: object) -> Domain | tuple[float, float] | None:
@@ -118,13 +117,13 @@ def read_range(declared: object) -> Domain | tuple[float, float] | None:
 
 def choose_domain(
     shape: tuple[int, ...], *, declared: Domain | tuple[float, float] | None, others: Tensor | None
-) -> tuple[Domain, str | None]:
-    """Choose the space of the inputs, and say what was assumed; None if it was declared.
+) -> tuple[Domain, Ranges, str | None]:
+    """Choose the space of the inputs and the ranges that searches try, and say what was assumed.
 
-    The private batch is not looked at, since its lowest and highest value are private. A declared
-    domain or range is taken as it is. Otherwise the range is that of public inputs, rounded up to
-    [0, 1], [-1, 1] or the next powers of two. Without them it is wide: [-3, 3] for images and
-    [-8, 8] for other numbers. Entries keep the scale in which the network reads them.
+    The private batch is not looked at, since its lowest and highest value are private. A domain or
+    range that was declared is taken as it is. Otherwise the range is that of public inputs, rounded
+    up to [0, 1], [-1, 1] or the next powers of two. Without them it is wide, [-3, 3] for images and
+    [-8, 8] for other numbers, and searches try narrower ones as well.
 
     Args:
         shape: Of one input, as the network reads it.
@@ -134,21 +133,24 @@ def choose_domain(
     Example:
         >>> choose_domain((3, 8, 8), declared=(0, 1), others=None)[0]
         Image(shape=(3, 8, 8), mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), bounds=(0, 1))
-        >>> choose_domain((3, 8, 8), declared=None, others=None)[0].bounds
-        (-3.0, 3.0)
+        >>> choose_domain((3, 8, 8), declared=None, others=None)[1]
+        ((-3.0, 3.0), (0.0, 1.0), (-1.0, 1.0))
     """
-    if isinstance(declared, tuple):
-        return _box(shape, declared), None
     if declared is not None:
-        return declared, None
+        domain = _box(shape, declared) if isinstance(declared, tuple) else declared
+        return domain, (domain.bounds,), None
     if others is not None and others.numel():
         bounds, source = _round_range(others), "as others= does"
+        ranges: Ranges = (bounds,)
     else:
         bounds = _IMAGES if len(shape) == 3 else _NUMBERS
+        ranges = (bounds, *_NARROWER)
         source = "wide enough for normalised inputs, and searches also try [0, 1] and [-1, 1]"
-    return _box(shape, bounds), (
+    return (
+        _box(shape, bounds),
+        ranges,
         f"inputs are assumed to lie in [{bounds[0]:g}, {bounds[1]:g}] as the network reads them, "
-        f"{source}; give domain=(low, high) for their true range, or a domain for natural units"
+        f"{source}; give domain=(low, high) for their true range, or a domain for natural units",
     )
 
 
@@ -163,23 +165,6 @@ def require_range(inputs: Tensor, domain: Domain) -> None:
             "got values outside it; give domain=(low, high) with the range that everybody's inputs "
             "have"
         )
-
-
-def list_ranges(
-    shape: tuple[int, ...], *, declared: Domain | tuple[float, float] | None, others: Tensor | None
-) -> tuple[tuple[float, float], ...]:
-    """List the ranges that a search tries; one that is declared or public is the only one.
-
-    The arguments are those of `choose_domain`.
-
-    Example:
-        >>> list_ranges((3, 8, 8), declared=None, others=None)
-        ((-3.0, 3.0), (0.0, 1.0), (-1.0, 1.0))
-    """
-    domain, assumed = choose_domain(shape, declared=declared, others=others)
-    if assumed is None or others is not None:
-        return (domain.bounds,)
-    return (domain.bounds, *_NARROWER)
 
 
 def _round_range(public: Tensor) -> tuple[float, float]:
