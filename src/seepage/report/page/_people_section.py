@@ -226,8 +226,7 @@ def _table_rows(results: Results, incomplete: Container[str]) -> tuple[list[str]
     """Titles of the columns, and the cells as text."""
     records = results.records
     ranked = sorted(results, key=lambda row: row.strength, reverse=True)
-    run = [*records, *(row.record for row in ranked)]
-    short = short_names(record.attack for record in run)
+    short = short_names(r.attack for r in (*records, *(row.record for row in ranked)))
     labels: dict[str, dict[Any, str]] = {
         "model": short_names(record.model for record in records),
         "local": tell_apart((record.local for record in records), local_words, str),
@@ -241,52 +240,44 @@ def _table_rows(results: Results, incomplete: Container[str]) -> tuple[list[str]
     columns = ["person", "defense", "attack", "batch size", *varying, "verdict", *metrics]
     columns += ["without update", "residual", "steps", "restarts", "seconds", "seed"]
 
-    def write(who: str, record: Record, *cells: str) -> list[str]:
-        defense, attack = defense_words(record.defense), short[record.attack]
-        varied = [labels[name][getattr(record, name)] for name in varying.values()]
-        blank = ["-"] * (len(columns) - len(varied) - len(cells) - 5)
-        return [who, defense, attack, str(record.batch_size), *varied, *cells, *blank,
-                str(record.seed)]  # fmt: skip
+    def describe(record: Record, verdict: str, **cells: str) -> dict[str, str]:
+        damaged = ", files missing or altered" * (record.case in incomplete and not record.error)
+        return {
+            "person": f"{record.data} {', '.join(f'#{person}' for person in record.people)}",
+            "defense": defense_words(record.defense),
+            "attack": short[record.attack],
+            "batch size": str(record.batch_size),
+            **{title: labels[name][getattr(record, name)] for title, name in varying.items()},
+            "verdict": verdict + damaged,
+            "seed": str(record.seed),
+            **cells,
+        }
 
-    def judged(record: Record, verdict: str) -> str:
-        return f"{verdict}, files missing or altered" if record.case in incomplete else verdict
+    def checked(record: Record, verdict: str, **cells: str) -> dict[str, str]:
+        proof, effort = record.certificate, record.effort
+        spent = {
+            "residual": proof["residual"] if proof else None,
+            # A closed form takes no steps.
+            "steps": effort.get("steps") or None,
+            "restarts": effort.get("restarts") or None,
+            "seconds": effort.get("seconds"),
+        }
+        told = {title: _number(value) for title, value in spent.items()}
+        return describe(record, verdict, **told, **cells)
 
-    def scored(row: Result) -> list[str]:
-        return write(
-            row.name,
-            row.record,
-            judged(row.record, str(row.level)),
-            *(
-                decibels(row.psnr, unit=False) if name == "psnr" else _number(row.score(name))
-                for name in metrics
-            ),
-            row.without_update.words(unit=False),
-            *_checked(row.record),
-        )
+    def scored(row: Result) -> dict[str, str]:
+        scores = {name: _number(row.score(name)) for name in metrics}
+        scores |= {"psnr": decibels(row.psnr, unit=False)}
+        guess = {"without update": row.without_update.words(unit=False)}
+        return checked(row.record, str(row.level)) | {"person": row.name, **scores, **guess}
 
-    def blind(record: Record) -> list[str]:
-        blank = ["-"] * (len(metrics) + 1)
-        return write(
-            _everybody(record), record, judged(record, "no truth"), *blank, *_checked(record)
-        )
-
-    failed = [
-        write(_everybody(record), record, f"{record.status}: {record.error}")
-        for record in sorted(records, key=lambda record: record.failed)
-        if record.error is not None
+    failed = sorted((one for one in records if one.error is not None), key=lambda one: one.failed)
+    rows = [
+        *map(scored, ranked),
+        *(checked(record, "no truth") for record in results.unscored),
+        *(describe(record, f"{record.status}: {record.error}") for record in failed),
     ]
-    return columns, [*map(scored, ranked), *map(blind, results.unscored), *failed]
-
-
-def _everybody(record: Record) -> str:
-    return f"{record.data} {', '.join(f'#{person}' for person in record.people)}"
-
-
-def _checked(record: Record) -> list[str]:
-    residual = record.certificate["residual"] if record.certificate else None
-    # A closed form takes no steps.
-    counts = (record.effort.get("steps") or None, record.effort.get("restarts") or None)
-    return [_number(value) for value in (residual, *counts, record.effort.get("seconds"))]
+    return columns, [[row.get(column, "-") for column in columns] for row in rows]
 
 
 def _number(value: float | int | str | bool | None) -> str:
