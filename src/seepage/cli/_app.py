@@ -265,9 +265,8 @@ def main() -> None:
 
 
 _show_as_python = warnings.showwarning
-# Warnings that an audit has of every update behind noise.
-_SAID_ONCE = frozenset(["NotToldApartWarning"])
-
+# Warnings that an audit may have of every noisy update; the first is shown.
+_SHOWN_ONCE = frozenset(["NotToldApartWarning"])
 
 # Warnings for those who write code, which its users cannot heed.
 _FOR_DEVELOPERS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
@@ -297,7 +296,7 @@ def _show_warning(
     if issubclass(category, _FOR_DEVELOPERS):
         return
     sentence = " ".join(str(message).split())
-    once = category.__name__ in _SAID_ONCE
+    once = category.__name__ in _SHOWN_ONCE
     kind = category if once else sentence
     if kind not in said:
         said.add(kind)

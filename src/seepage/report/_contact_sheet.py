@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from seepage.audit._record import Defense, Outcome
+from seepage.audit._record import Outcome, Record
 from seepage.audit._words import decibels, defense_words, local_words, threat_label
+from seepage.core._grouping import group_by
 from seepage.core._whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -187,40 +188,38 @@ def guess_strip(label: str, outcomes: Sequence[Outcome], *, shown: int = SHOWN) 
     pictures: list[Tensor | None] = []
     captions: list[str] = []
     for outcome in outcomes:
+        nothing = [None] * outcome.record.batch_size
+        pictures.extend(nothing if outcome.guess is None else outcome.guess)
         if outcome.guess is None:
-            pictures.extend([None] * len(outcome.record.people))
-            captions.extend(
-                ["failed" if outcome.record.failed else "n/a"] * len(outcome.record.people)
-            )
+            captions.extend(["failed" if outcome.record.failed else "n/a"] * len(nothing))
         else:
-            unscored = tuple(None for _ in outcome.guess)
-            pictures.extend(outcome.guess)
-            captions.extend(decibels(v) for v in outcome.record.scores.get("psnr", unscored))
+            captions.extend(map(decibels, outcome.record.scores.get("psnr", nothing)))
     return PictureStrip(label, tuple(pictures[:shown]), tuple(captions[:shown]))
 
 
 def _make_blocks(outcomes: Sequence[Outcome]) -> list[SheetBlock]:
-    groups: dict[tuple[str, ...], dict[Defense, list[Outcome]]] = {}
-    for outcome in outcomes:
-        r = outcome.record
-        heading = f"{r.data}, {r.attack.name} on {r.model}"
-        threat = "" if r.threat is None else threat_label(r.threat)
-        client = (local_words(r.local), threat, f"batch size {r.batch_size}")
-        full = (str(r.attack), *client, f"seed {r.seed}")
-        groups.setdefault((heading, *full), {}).setdefault(r.defense, []).append(outcome)
-    alike: dict[str, list[tuple[str, ...]]] = {}
-    for heading, *details in groups:
-        alike.setdefault(heading, []).append(tuple(details))
+    groups = group_by(outcomes, lambda one: _read_scene(one.record))
     blocks = []
-    for (heading, *details), by_defense in groups.items():
+    for (heading, *details), group in groups.items():
+        # Blocks with the same heading are told apart by what differs between them.
+        same = [key[1:] for key in groups if key[0] == heading]
+        columns = zip(details, zip(*same, strict=True), strict=True)
+        telling = [detail for detail, values in columns if len(set(values)) > 1]
+        by_defense = group_by(group, lambda one: one.record.defense)
         truth = truth_strip(next(iter(by_defense.values())))
-        guesses = [
-            guess_strip(defense_words(defense), group) for defense, group in by_defense.items()
-        ]
-        # Blocks with the same short heading are told apart by what differs between them.
-        varying = [len(set(values)) > 1 for values in zip(*alike[heading], strict=True)]
-        title = ", ".join(
-            [heading, *(d for d, varies in zip(details, varying, strict=True) if varies)]
-        )
-        blocks.append(SheetBlock(title, tuple(guesses if truth is None else [truth, *guesses])))
+        guesses = [guess_strip(defense_words(links), some) for links, some in by_defense.items()]
+        strips = guesses if truth is None else [truth, *guesses]
+        blocks.append(SheetBlock(", ".join([heading, *telling]), tuple(strips)))
     return blocks
+
+
+def _read_scene(record: Record) -> tuple[str, ...]:
+    """The heading of a block, and what may tell it from others with the same heading."""
+    return (
+        f"{record.data}, {record.attack.name} on {record.model}",
+        str(record.attack),
+        local_words(record.local),
+        "" if record.threat is None else threat_label(record.threat),
+        f"batch size {record.batch_size}",
+        f"seed {record.seed}",
+    )

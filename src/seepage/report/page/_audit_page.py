@@ -5,10 +5,12 @@ Truth, guesses and objectives are read from the audit's folder while the page is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
+from torch import Tensor
 
 from seepage.audit._captured_data import read_update_name
 from seepage.audit._choices import Choice
@@ -41,6 +43,7 @@ from seepage.report.page._document import (
     table,
 )
 from seepage.report.page._people_section import (
+    Look,
     pair,
     people_section,
     record_section,
@@ -55,20 +58,18 @@ if TYPE_CHECKING:
     from seepage.audit._record import Record
 
 
+# Files that are held in memory, of either kind.
+_HELD = 16
+
+
 def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
     """Write one self-contained HTML page; the audit may still be running, or be broken.
 
     The `choices` say what each defense costs, if utility was measured.
     """
     records, results = audit.records, audit.results
-
-    def truth(row: Result) -> Shown | None:
-        shown = audit.truth_said(row.record) or audit.truth(row.record)
-        return None if shown is None else shown[row.index]
-
-    def guess(row: Result) -> Shown | None:
-        shown = audit.guess_said(row.record) or audit.guess(row.record)
-        return None if shown is None else shown[row.index]
+    truth = _look_up(records, lambda r: r.truth, audit.truth_said, audit.truth)
+    guess = _look_up(records, lambda r: r.case, audit.guess_said, audit.guess)
 
     def objective(row: Result) -> Sequence[float]:
         values = audit.objective(row.record)
@@ -105,6 +106,26 @@ def audit_page(audit: AuditResult, *, choices: Sequence[Choice] = ()) -> str:
         ),
         sections=sections,
     )
+
+
+def _look_up(
+    records: Iterable[Record],
+    file: Callable[[Record], str],
+    words: Callable[[Record], Sequence[Shown]],
+    tensor: Callable[[Record], Sequence[Shown] | Tensor | None],
+) -> Look:
+    """Find what a file holds of the person of a row; people of one update share their files."""
+    named = {file(record): record for record in records}
+
+    @lru_cache(maxsize=_HELD)
+    def read(name: str) -> Sequence[Shown] | Tensor | None:
+        return words(named[name]) or tensor(named[name])
+
+    def look(row: Result) -> Shown | None:
+        found = read(file(row.record))
+        return None if found is None else found[row.index]
+
+    return look
 
 
 _TOGETHER = (

@@ -25,7 +25,6 @@ from seepage.core._grouping import group_by
 from seepage.core._scale import DECIBELS
 from seepage.report._headroom import (
     Headroom,
-    Standing,
     closest_words,
     error_words,
     explain_silence,
@@ -71,7 +70,7 @@ class _Measure:
         return f"{value:.0f} %" if value >= 0 else "-"
 
     def tick_words(self, tick: float) -> str:
-        """A tick; the first one behind which values are all alike has a plus."""
+        """A tick; one has a plus if larger values are drawn there."""
         if self is _SHARES:
             return f"{tick:g} %"
         return f"{tick:g}{' dB' if tick == self.reference else '+' if tick == SATURATED else ''}"
@@ -98,15 +97,17 @@ def defense_section(results: Results) -> Section:
     }
     charts = [
         strip_chart(
-            [_defense_strip(*(setup, labels[setup], group), measure)
-             for setup, group in shown.setups.items()],
+            [
+                _defense_strip(setup, labels[setup], group, measure)
+                for setup, group in shown.setups.items()
+            ],
             measure.axis,
             measure.tick_words,
             label=f"What came back with each defense, in {measure.name}",
         )
         for measure, shown in kinds.items()
         if shown
-    ]  # fmt: skip
+    ]
     begins = [f"{measure.words(measure.reference)}" for measure, shown in kinds.items() if shown]
     return Section(
         "defenses",
@@ -148,7 +149,7 @@ def _defense_strip(setup: Setup, name: str, results: Results, measure: _Measure)
 
 
 def _draw_dots(people: Sequence[Result], axis: Axis, half: int) -> list[Shape]:
-    """Draw the worst-off last, so that nobody covers them."""
+    """Draw the worst-off last, on top of all others."""
     crowded = len(people) > _FEW
     heights = [half + 20 * (number * _GOLDEN % 1 - 0.5) * crowded for number in range(len(people))]
     radius = 3 if crowded else 5
@@ -206,7 +207,7 @@ def median_words(tried: Iterable[Result]) -> str:
 
 # Height of the lane of attacks, and of the lane of each bound.
 _ATTACKS, _LANE = 20, 13
-# The axis of bounds ends here: errors below a ten-thousandth of the range are all alike.
+# The axis of bounds ends here, where the error is a ten-thousandth of the range.
 _HIGHEST = 80
 _HUES = 7
 
@@ -215,12 +216,12 @@ def bound_section(found: Sequence[Headroom]) -> Section | None:
     """What attacks reached and what bounds allow, network by network; None without bounds."""
     if not found:
         return None
-    names = list(short_names(headroom.bound for headroom in found).items())
-    speaking = {headroom.bound for headroom in found if headroom.informative}
-    heard = {bound: short for bound, short in names if bound in speaking}
-    hues = {bound: number for number, bound in enumerate(heard)}
+    short = short_names(headroom.bound for headroom in found)
+    informative = {headroom.bound for headroom in found if headroom.informative}
+    shown = [bound for bound in short if bound in informative]
+    hues = {bound: f"hue-{number % _HUES}" for number, bound in enumerate(shown)}
+    swatches = [("attack", "attacks"), *((hue, short[bound]) for bound, hue in hues.items())]
     networks = group_by(found, lambda h: (h.scene.data, h.scene.model, h.scene.mode))
-    swatches = [("attack", "attacks"), *((f"hue-{hues[b] % _HUES}", n) for b, n in heard.items())]
     return Section(
         "bounds",
         "What theory allows",
@@ -234,105 +235,98 @@ def bound_section(found: Sequence[Headroom]) -> Section | None:
         join_markup(
             macros("strips").legend(swatches),
             *(_draw_network(group, hues) for group in networks.values()),
-            macros("strips").assumptions([_list_assumptions(*pair, found) for pair in names]),
+            macros("strips").assumptions([_list_assumptions(*one, found) for one in short.items()]),
         ),
     )
 
 
-def _draw_network(found: Sequence[Headroom], hues: dict[Component, int]) -> Markup:
-    scene = found[0].scene
-    title = f"{scene.model} on {scene.data}"
+def _draw_network(found: Sequence[Headroom], hues: Mapping[Component, str]) -> Markup:
+    title = f"{found[0].scene.model} on {found[0].scene.data}"
     labels = label_setups(headroom.scene.setup for headroom in found)
-    floors = {scene: reached(group) for scene, group in scenes(found).items()}
+    setups = {scene.setup: group for scene, group in scenes(found).items()}
+    attacked = {setup: reached(group) for setup, group in setups.items()}
     # From 0 dB, where the error is the whole range, to what is needed, in tens.
-    values = [row.psnr for floor in floors.values() for row in floor]
+    values = [row.psnr for people in attacked.values() for row in people]
     values += [person.ceiling for headroom in found for person in headroom.people]
     most = max((value for value in values if math.isfinite(value)), default=0.0)
     axis = Axis(0.0, float(min(_HIGHEST, max(40, 10 * math.ceil(most / 10)))))
+    strips = []
+    for setup, group in setups.items():
+        label = filter_link(labels[setup], words=defense_words(setup.defense))
+        strips.append(_bound_strip(label, attacked[setup], group, hues, axis))
     chart = strip_chart(
-        [
-            _bound_strip(scene.setup, labels[scene.setup], floors[scene], group, hues, axis)
-            for scene, group in scenes(found).items()
-        ],
+        strips,
         axis,
         lambda tick: f"{tick:g}{'+' if tick == _HIGHEST else ''} dB",
         lambda tick: f"{10 ** (-tick / 20):.2g}",
         label=f"Floors and ceilings of {title}, in dB of PSNR",
     )
-    speaking = {headroom.bound for headroom in found if headroom.informative}
-    return join_markup(
-        macros("parts").heading(title, "network"),
-        chart,
-        _bound_table(title, found, [bound for bound in hues if bound in speaking], labels),
-    )
+    told = _bound_table(title, setups, hues, labels)
+    return join_markup(macros("parts").heading(title, "network"), chart, told)
 
 
 def _bound_strip(
-    setup: Setup,
-    name: str,
-    floor: Sequence[Result],
+    label: Markup,
+    attacked: Sequence[Result],
     group: Sequence[Headroom],
-    hues: dict[Component, int],
+    hues: Mapping[Component, str],
     axis: Axis,
 ) -> Strip:
-    """What attacks reached with a defense, and below it a lane for each bound that speaks."""
-    speaking = sorted((h for h in group if h.people), key=lambda headroom: hues[headroom.bound])
-    height = _ATTACKS + _LANE * len(speaking)
-    worst = f"worst-off {decibels(floor[0].psnr)}" if floor else "not attacked"
-    said = [worst, *(f"{h.bound} {h.middle.words()}" for h in speaking)]
+    """What attacks reached with a defense, and below it a lane for each bound on the error."""
+    lanes = sorted((h for h in group if h.people), key=lambda h: list(hues).index(h.bound))
+    height = _ATTACKS + _LANE * len(lanes)
+    worst = f"worst-off {decibels(attacked[0].psnr)}" if attacked else "not attacked"
+    said = [worst, *(f"{h.bound} {h.middle.words()}" for h in lanes)]
     shapes = [
-        *(draw_line(f"{x}%", f"{x}%", 0, height, "rule") for x in map(axis.place, axis.ticks(6))),
-        *(
-            shape
-            for number, h in enumerate(speaking)
-            for shape in _draw_lane(h, hues[h.bound], _ATTACKS + _LANE * number + _LANE // 2, axis)
-        ),
-        *_draw_floor(floor, axis),
-        *(draw_dot(a, axis.place(a.psnr), height=_ATTACKS // 2, radius=5) for a in reversed(floor)),
+        draw_line(f"{x}%", f"{x}%", 0, height, "rule") for x in map(axis.place, axis.ticks(6))
     ]
-    note = f"closest: {closest_words(group)}{'' if speaking else '; no bound speaks'}"
-    label = filter_link(name, words=defense_words(setup.defense))
-    return Strip(label, note, height, f"{name}: {'; '.join(said)}", shapes)
+    for number, headroom in enumerate(lanes):
+        middle = _ATTACKS + _LANE * number + _LANE // 2
+        shapes += _draw_lane(headroom, hues[headroom.bound], middle, axis)
+    if attacked:
+        # What is known to leak of the worst-off person: everything up to the furthest dot.
+        most = axis.place(max(row.psnr for row in attacked))
+        shapes.append(draw_bar("floor", 0, _ATTACKS // 2 - 3, width=f"{most}%", height=6))
+    shapes += [
+        draw_dot(row, axis.place(row.psnr), height=_ATTACKS // 2, radius=5)
+        for row in reversed(attacked)
+    ]
+    note = f"closest: {closest_words(group)}{'' if lanes else '; no bound speaks'}"
+    return Strip(label, note, height, f"{label.striptags()}: {'; '.join(said)}", shapes)
 
 
-def _draw_floor(people: Sequence[Result], axis: Axis) -> list[Shape]:
-    """What is known to leak of the worst-off person: everything up to the furthest dot."""
-    if not people:
-        return []
-    most = axis.place(max(row.psnr for row in people))
-    return [draw_bar("floor", 0, _ATTACKS // 2 - 3, width=f"{most}%", height=6)]
-
-
-def _draw_lane(headroom: Headroom, hue: int, middle: int, axis: Axis) -> list[Shape]:
+def _draw_lane(headroom: Headroom, hue: str, middle: int, axis: Axis) -> list[Shape]:
     """A tick for every person, and beyond the last what is ruled out for all of them."""
-    kind = f"ceiling hue-{hue % _HUES}"
-    ticks = [_draw_tick(person, headroom.bound, kind, middle, axis) for person in headroom.people]
+    kind, bound = f"ceiling {hue}", headroom.bound
+    ticks = []
+    for person in headroom.people:
+        key = name_person(person.victim)
+        tip, across = f"{key}: {person.words()} by {bound}", axis.place(person.ceiling)
+        tick = draw_bar(kind, across, middle - 5, width=2, height=10, tip=tip)
+        ticks.append(replace(tick, attributes={**tick.attributes, "data-key": key}))
     if headroom.silent:  # nothing is ruled out for some people
         return ticks
     last = axis.place(max(person.ceiling for person in headroom.people))
-    tip = f"beyond what {headroom.bound} allows anybody's attacker"
-    width = f"{round(100 - last, 2)}%"
-    beyond = draw_bar(f"{kind} beyond", last, middle - 3, width=width, height=6, tip=tip)
-    return [beyond, *ticks]
-
-
-def _draw_tick(person: Standing, bound: Component, kind: str, middle: int, axis: Axis) -> Shape:
-    key = name_person(person.victim)
-    tip = f"{key}: {person.words()} by {bound}"
-    drawn = draw_bar(kind, axis.place(person.ceiling), middle - 5, width=2, height=10, tip=tip)
-    return replace(drawn, attributes={**drawn.attributes, "data-key": key})
+    tip, width = f"beyond what {bound} allows anybody's attacker", f"{round(100 - last, 2)}%"
+    return [draw_bar(f"{kind} beyond", last, middle - 3, width=width, height=6, tip=tip), *ticks]
 
 
 def _bound_table(
-    title: str, found: Sequence[Headroom], bounds: Sequence[Component], labels: dict[Setup, str]
+    title: str,
+    setups: Mapping[Setup, Sequence[Headroom]],
+    hues: Mapping[Component, str],
+    labels: Mapping[Setup, str],
 ) -> Markup:
-    short = short_names(bounds)
-    header = number_columns("closest attack", *(short[b] for b in bounds), words=["defense"])
+    found = {
+        headroom.bound for group in setups.values() for headroom in group if headroom.informative
+    }
+    short = short_names(bound for bound in hues if bound in found)
     rows: list[list[str]] = []
-    for scene, group in scenes(found).items():
+    for setup, group in setups.items():
         by_bound = {headroom.bound: headroom for headroom in group}
-        cells = [_bound_cell(by_bound.get(bound)) for bound in bounds]
-        rows.append([labels[scene.setup], closest_words(group), *cells])
+        cells = [_bound_cell(by_bound.get(bound)) for bound in short]
+        rows.append([labels[setup], closest_words(group), *cells])
+    header = number_columns("closest attack", *short.values(), words=["defense"])
     caption = (
         "The person in the middle: the error (RMSE) that attacks have at least, the PSNR they "
         "have at most, and how that stands to what was reached."
@@ -357,6 +351,6 @@ def _list_assumptions(
     """A title, what a bound assumes, and where it says nothing."""
     own = [headroom for headroom in found if headroom.bound == bound]
     phrases = dict.fromkeys(phrase for headroom in own for phrase in headroom.assumptions)
-    speaks = any(headroom.informative for headroom in own)
-    title = f"What {short} assumes" if speaks else f"{short} says nothing here, and why"
+    informative = any(headroom.informative for headroom in own)
+    title = f"What {short} assumes" if informative else f"{short} says nothing here, and why"
     return title, list(phrases), explain_silence(own)
