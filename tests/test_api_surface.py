@@ -20,7 +20,7 @@ from seepage.zoo import MODELS
 PROMISED_NAMES = {
     "": (
         "AddGaussian AddLaplace AuditSteps Batch Certificate Client Clip ClipEach Decoder "
-        "Dropout FedAvg Gradient InstaHide Mean MixUp Oasis Observation Paired Precode Prune "
+        "Dropout FedAvg Gradient InstaHide Local Mean MixUp Oasis Observation Paired Precode Prune "
         "PublicData Quantize Reconstruction RecordSteps Rng SecureAggregation SeepageError Sign "
         "Soteria Task Threat TopK Trace Update attacks attributes audit audit_epsilon "
         "audit_step auto bounds capture certify chain cross_entropy data domains dp_sgd epsilon "
@@ -109,6 +109,7 @@ def test_options_are_keyword_only_and_none_passes_through():
 def test_the_parts_satisfy_their_protocols():
     assert isinstance(sp.Gradient(), LocalComputation)
     assert isinstance(sp.FedAvg(lr=0.1, steps=1), LocalComputation)
+    assert isinstance(sp.Local(optimizer="Adam", lr=0.1, steps=1), LocalComputation)
     assert isinstance(sp.chain(), Defense)
     assert isinstance(sp.attacks.analytic_fc(), Attack)
 

@@ -33,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from seepage import attacks, audit, bounds, capture, data, domains, utility, zoo
     from seepage.attacks._certificate import certify
-    from seepage.clients import Client, FedAvg, Gradient
+    from seepage.clients import Client, FedAvg, Gradient, Local
     from seepage.core import (
         Batch,
         Certificate,
@@ -84,7 +84,7 @@ __version__ = "0.3.0"
 # Where each public name is defined; defenses are not listed: they are the rest.
 _HOMES = {
     "seepage.attacks._certificate": ("certify",),
-    "seepage.clients": ("Client", "FedAvg", "Gradient"),
+    "seepage.clients": ("Client", "FedAvg", "Gradient", "Local"),
     "seepage.core": (
         "Batch",
         "Certificate",
@@ -125,6 +125,7 @@ __all__ = [
     "FedAvg",
     "Gradient",
     "InstaHide",
+    "Local",
     "Mean",
     "MixUp",
     "Oasis",

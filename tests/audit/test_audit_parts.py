@@ -41,8 +41,18 @@ THREATS = st.builds(
     server=st.sampled_from(["honest", "malicious"]),
     rounds=st.integers(1, 3),
 )
-LOCALS = st.builds(sp.Gradient, reduction=st.sampled_from(["mean", "sum"])) | st.builds(
-    sp.FedAvg, lr=SIZE, steps=COUNT
+LOCALS = (
+    st.builds(sp.Gradient, reduction=st.sampled_from(["mean", "sum"]))
+    | st.builds(sp.FedAvg, lr=SIZE, steps=COUNT)
+    | st.builds(
+        sp.Local,
+        optimizer=st.sampled_from(["Adam", "AdamW"]),
+        lr=st.lists(SIZE, min_size=2, max_size=2).map(tuple) | SIZE,
+        steps=st.just(2),
+        betas=st.just((0.9, 0.99)) | st.none(),
+        weight_decay=SIZE | st.none(),
+        clip_norm=SIZE | st.none(),
+    )
 )
 
 

@@ -283,7 +283,7 @@ def test_flat_rows_name_everything_a_record_has(audit):
     assert rows[0]["mean_psnr"] == 11.0
     assert rows[1]["error"] == "no"
     header, first, second = as_csv(rows).splitlines()
-    local = "local_steps,local_epochs,local_batch_size,local_lr,local_momentum"
+    local = "local_optimizer,local_steps,local_epochs,local_batch_size,local_lr,local_momentum"
     named = f"local,local_name,{local},defense,defense_name,threat,attack,attack_name"
     assert header.startswith(
         f"data,person,sampling,model,batch_size,{named},seed,status,level,rank,strangers,gallery"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seepage.attacks.exact_batch._assign_labels import match_one_to_one
-from seepage.clients import Client, FedAvg, Gradient
+from seepage.clients import Client, FedAvg, Gradient, Local
 from seepage.core import (
     Attack,
     AttackWrapper,
@@ -91,7 +91,7 @@ class EpochAgnostic(AttackWrapper):
         """Unroll the epochs; then their guesses are paired and averaged."""
         client = _require_client(seen)
         local = client.local
-        if not isinstance(local, FedAvg) or local.epochs is None:
+        if not isinstance(local, FedAvg | Local) or local.epochs is None:
             raise NotApplicable(
                 f"expected a client that trains for epochs, got {local}; use the attack as it is"
             )
@@ -113,7 +113,7 @@ class EpochAgnostic(AttackWrapper):
 
 
 def _unroll_epochs(
-    observation: Observation, labels: Tensor, client: Client, local: FedAvg, epochs: int
+    observation: Observation, labels: Tensor, client: Client, local: FedAvg | Local, epochs: int
 ) -> Observation:
     """Return the observation of a client that goes once over the examples of all epochs."""
     size = len(labels)

@@ -26,17 +26,20 @@ def local_words(local: Component) -> str:
         'gradient'
         >>> local_words(Component("FedAvg", {"lr": 0.1, "steps": 4, "epochs": None}))
         'FedAvg 4 steps'
+        >>> local_words(Component("Local", {"optimizer": "AdamW", "epochs": 2}))
+        'AdamW 2 epochs'
     """
     arguments = local.arguments
     if local.name == "Gradient":
         return "summed gradient" if arguments.get("reduction") == "sum" else "gradient"
-    if local.name != "FedAvg":
+    if local.name not in ("FedAvg", "Local"):
         return str(local)
     steps, epochs, size = (arguments.get(k) for k in ("steps", "epochs", "local_batch_size"))
     if not (isinstance(steps, int | None) and isinstance(epochs, int | None)):
         return str(local)
     long = count_noun(epochs or 1, "epoch") if steps is None else count_noun(steps, "step")
-    return f"FedAvg {long}" + (f", batches of {size}" if size else "")
+    name = arguments.get("optimizer", local.name)
+    return f"{name} {long}" + (f", batches of {size}" if size else "")
 
 
 _KNOWLEDGE: Mapping[str, str] = {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
+from seepage.clients._step_rules import SGDRule, take_steps
 from seepage.core import Statistics, Task, Update
 from seepage.core._device import upcast
 from seepage.core._loss import TrainingLoss
@@ -139,16 +139,16 @@ class FedAvg:
                 "FedAvg mixes its examples from the second step on and has no per-example update; "
                 "use Gradient(), or Clip in place of ClipEach"
             )
-        before = task.parameters
-        after = dict(before)
-        velocity: dict[str, Tensor] | None = None
-        for window in self._slice_batches(len(inputs)):
-            gradient = batch_gradient(task, after, inputs[window], labels[window])
-            if velocity is None or self.momentum == 0:
-                velocity = gradient
-            else:
-                velocity = {n: self.momentum * velocity[n] + g for n, g in gradient.items()}
-            after = {n: torch.add(p, velocity[n], alpha=-self.lr) for n, p in after.items()}
+        before, size = task.parameters, self.local_batch_size or len(inputs)
+        starts = range(0, len(inputs), size)
+
+        def compute_gradient(at: dict[str, Tensor], step: int) -> dict[str, Tensor]:
+            start = starts[step % len(starts)]
+            window = slice(start, start + size)
+            return batch_gradient(task, at, inputs[window], labels[window])
+
+        rates = (self.lr,) * self.count_steps(len(inputs))
+        after = take_steps(SGDRule(momentum=self.momentum), before, compute_gradient, rates)
         return Update({n: after[n] - before[n] for n in before}, kind="difference")
 
     def count_steps(self, examples: int) -> int:
@@ -156,13 +156,6 @@ class FedAvg:
         return self.steps or (self.epochs or 0) * math.ceil(
             examples / (self.local_batch_size or examples)
         )
-
-    def _slice_batches(self, examples: int) -> Iterator[slice]:
-        size = self.local_batch_size or examples
-        starts = range(0, examples, size)
-        for step in range(self.count_steps(examples)):
-            start = starts[step % len(starts)]
-            yield slice(start, start + size)
 
 
 def batch_statistics(task: Task, inputs: Tensor) -> dict[str, Statistics]:

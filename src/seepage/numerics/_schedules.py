@@ -101,6 +101,22 @@ class CosineDecay:
 
 
 @dataclass(frozen=True)
+class LinearDecay:
+    """Fall from 1 along a straight line that ends at zero.
+
+        1 - step / steps
+
+    Example:
+        >>> [LinearDecay()(step, 4) for step in range(4)]
+        [1.0, 0.75, 0.5, 0.25]
+    """
+
+    def __call__(self, step: int, steps: int) -> float:
+        """Evaluate the line."""
+        return 1 - step / steps
+
+
+@dataclass(frozen=True)
 class WarmUp:
     """Rise linearly during the first steps, then follow another schedule over the rest.
 

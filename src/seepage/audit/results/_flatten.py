@@ -11,7 +11,7 @@ from seepage.audit.results._result import Result
 Cell = str | int | float | bool | None
 FlatRow = Mapping[str, Cell]
 # Arguments of a local computation that have a column of their own.
-_LOCAL = ("steps", "epochs", "local_batch_size", "lr", "momentum")
+_LOCAL = ("optimizer", "steps", "epochs", "local_batch_size", "lr", "momentum")
 
 
 def flatten(rows: Iterable[Result], records: Sequence[Record]) -> list[FlatRow]:
@@ -62,12 +62,17 @@ def describe_setup(setup: Setup) -> dict[str, Cell]:
         "local": local_words(setup.local),
         "local_name": setup.local.name,
         **{
-            f"local_{name.removeprefix('local_')}": setup.local.arguments.get(name)
+            f"local_{name.removeprefix('local_')}": _write_cell(setup.local.arguments.get(name))
             for name in _LOCAL
         },
         "defense": defense_words(setup.defense),
         "defense_name": " + ".join(link.name for link in setup.defense),
     }
+
+
+def _write_cell(value: object) -> Cell:
+    """An argument as it is, or in words if it is several, such as a learning rate for each step."""
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def describe_case(record: Record, person: int) -> dict[str, Cell]:
