@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from seepage.audit._record import Defense, Record
-from seepage.audit._words import Setup, label_setups
+from seepage.audit._words import Setup, decibels, label_setups
 from seepage.audit.results import Level, Result, Results
 from seepage.audit.results._amount import SATURATED
 from seepage.audit.results._intervals import Interval, join_shared, mean_interval
@@ -79,6 +79,12 @@ class Change:
     def words(self, labels: Mapping[Setup, str]) -> str:
         """The setup in words; both, if the defense is another one now."""
         return ", now ".join(dict.fromkeys(labels[setup] for setup in self.setups))
+
+    def cells(self, labels: Mapping[Setup, str]) -> list[str]:
+        """The person, the setup, the attacks, what came back before and now, and the direction."""
+        psnrs = [None if row is None else row.psnr for row in (self.before, self.after)]
+        shown = map(decibels, psnrs)
+        return [self.name, self.words(labels), self.attacks, *shown, str(self.direction)]
 
     @property
     def attacks(self) -> str:

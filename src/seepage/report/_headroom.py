@@ -271,6 +271,28 @@ def explain_silence(found: Sequence[Headroom]) -> list[str]:
     return told
 
 
+# The titles of what `tabulate_headrooms` writes.
+COLUMNS = ("network", "defense", "bound", "error at least", "PSNR at most", "closest attack", "")
+
+
+def tabulate_headrooms(found: Sequence[Headroom]) -> list[list[str]]:
+    """One row per scene and bound, as text under `COLUMNS`."""
+    short = short_names(headroom.bound for headroom in found)
+    labels = label_setups(headroom.scene.setup for headroom in found)
+    return [
+        [
+            headroom.scene.model,
+            labels[headroom.scene.setup],
+            short[headroom.bound],
+            error_words(headroom.middle.rmse) if headroom.people else "-",
+            decibels(headroom.middle.ceiling) if headroom.people else "-",
+            closest_words([headroom]),
+            read_headroom(headroom),
+        ]
+        for headroom in found
+    ]
+
+
 def closest_words(found: Sequence[Headroom]) -> str:
     """The attack that came closest to anybody."""
     people = reached(found)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from seepage.audit._record import Defense, Record
-from seepage.audit._words import Setup, residual_words
+from seepage.audit._record import UNAWARE, Defense, Record
+from seepage.audit._words import Setup, local_words, residual_words, tell_apart, threat_label
 from seepage.audit.results import Results
 from seepage.audit.results._amount import Amount, find_baseline, headline, in_references
 from seepage.core._construct import Component
+from seepage.core._grouping import group_by
 
 
 @dataclass(frozen=True)
@@ -161,3 +162,55 @@ def unscored_words(row: Row) -> str:
     if row.failed:
         return "failed"
     return "n/a" if row.unfit else "no truth"
+
+
+# Columns that are shown only if they vary, by the field of a row.
+_VARYING = {"batch": "batch_size", "client": "local", "adversary": "threat", "drawn": "sampling"}
+
+
+def list_varying(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """The cells of the columns that are shown only if they vary."""
+    clients = tell_apart((row.local for row in rows), local_words, str)
+    cells = {
+        "batch": [str(row.batch_size) for row in rows],
+        "client": [clients[row.local] for row in rows],
+        "adversary": ["" if r.threat is None else threat_label(r.threat) for r in rows],
+        "drawn": [row.sampling for row in rows],
+    }
+    # The name of an unaware attack already says what its threat would.
+    aware = [row for row in rows if not row.attack.name.startswith(UNAWARE)]
+    varying = {
+        column: cells[column]
+        for column, name in _VARYING.items()
+        if len({getattr(row, name) for row in aware}) > 1
+    }
+    steps = [str(row.attack.arguments.get("steps", "")) for row in rows]
+    names = [row.attack.name for row in rows]
+    if len(set(zip(names, steps, strict=True))) > len(set(names)):
+        varying["steps"] = steps
+    return varying
+
+
+def name_attacks(attacks: Iterable[Component]) -> dict[Component, str]:
+    """Each attack by its name, with the options that tell it from others of the same name.
+
+    Steps are left out, since they have a column of their own.
+
+    Example:
+        >>> weak, strong = Component("dlg", {"tv": 0.1}), Component("dlg", {"tv": 0.2})
+        >>> list(name_attacks([weak, strong, Component("rgap")]).values())
+        ['dlg tv=0.1', 'dlg tv=0.2', 'rgap']
+    """
+    groups = group_by(dict.fromkeys(attacks), lambda attack: attack.name)
+    labels = {}
+    for name, group in groups.items():
+        options = dict.fromkeys(option for attack in group for option in attack.arguments)
+        telling = [
+            option
+            for option in options
+            if option != "steps" and len({repr(a.arguments.get(option)) for a in group}) > 1
+        ]
+        for attack in group:
+            told = [f"{o}={attack.arguments[o]}" for o in telling if o in attack.arguments]
+            labels[attack] = " ".join([name, *told])
+    return labels
