@@ -102,7 +102,7 @@ class Change:
 
     @property
     def identified(self) -> int:
-        """1 if the person is identified now and was not before, -1 the other way round, else 0."""
+        """1 if the person is newly identified, -1 if no longer, else 0."""
         if self.before is None or self.after is None:
             return 0
         return self.after.level.identified - self.before.level.identified
@@ -128,7 +128,7 @@ class Change:
 
 
 def _rank(result: Result) -> int:
-    """The order of levels; whether nothing was found conclusively does not count as a change."""
+    """The order of levels; inconclusive and not shown count as the same."""
     return min(result.level.rank, Level.inconclusive.rank)
 
 
@@ -162,7 +162,7 @@ People = Mapping[Person, Result]
 
 
 def _judge(records: Results | Sequence[Record]) -> dict[Attacked, dict[Defense, People]]:
-    """The strongest result on each person behind each defense."""
+    """The strongest result on each person, for each defense."""
     return {
         Attacked(*attacked): {
             # By their place in the data, since two audits may know different updates of somebody.
@@ -178,7 +178,7 @@ def _judge(records: Results | Sequence[Record]) -> dict[Attacked, dict[Defense, 
 def _pair(
     old: Mapping[Defense, People], new: Mapping[Defense, People]
 ) -> Iterator[tuple[tuple[Defense, Defense], People, People]]:
-    """Defenses of two audits that are compared, with the people behind each."""
+    """Defenses that are compared, each with its people in the two audits."""
     left, right = list(old), list(new)
     rules: tuple[Callable[[Defense], object], ...] = (tuple, lambda d: [link.name for link in d])
     for rule in rules:

@@ -17,7 +17,7 @@ from seepage.core._grouping import group_by
 
 @dataclass(frozen=True)
 class Row:
-    """What one attack got from everybody behind one defense.
+    """What one attack recovered of all people with one defense.
 
     Args:
         data: Name of the data set.
@@ -82,7 +82,7 @@ class Row:
 def summarise(records: Results | Sequence[Record]) -> list[Row]:
     """Group attacks by everything but people and seeds, the worst leak first.
 
-    An attack that found more behind a defense has another row without it, see `Result.behind`.
+    An attack that found more with a defense also has a row without it, see `Result.behind`.
     """
     groups = Results.of(records).without("seed")
     rows = [_summarise_group(group) for group in groups.values()]
@@ -90,25 +90,16 @@ def summarise(records: Results | Sequence[Record]) -> list[Row]:
 
 
 def _summarise_group(group: Results) -> Row:
+    first = group.records[0]
     done = [record for record in group.records if record.error is None]
     metric = headline({name: None for record in done for name in record.scores})
-    people = [
-        (value, person, record, index)
-        for record in done
-        for index, (person, value) in enumerate(
-            zip(record.people, record.scores.get(metric, ()), strict=False)
-        )
-        if value is not None
-    ]
+    scored = [(value, row) for row in group if (value := row.score(metric)) is not None]
+    worst, row = max(scored, key=lambda pair: pair[0], default=(-math.inf, None))
     # Repetitions of an attack on one person are no more people: the best counts.
-    best: dict[int, float] = {}
-    for value, number, *_ in people:
-        best[number] = max(value, best.get(number, -math.inf))
-    worst, person, record, index = max(
-        people, key=lambda entry: entry[0], default=(-math.inf, None, None, 0)
-    )
-    other = {} if record is None else {n: v[index] for n, v in record.scores.items()}
-    first = group.records[0]
+    people = group_by(scored, lambda pair: pair[1].victim).values()
+    best = [max(value for value, _ in repeated) for repeated in people]
+    is_measured = any("exact" in record.scores for record in done)
+    residuals = [r.certificate["residual"] for r in group.unscored if r.certificate]
     return Row(
         data=first.data,
         model=first.model,
@@ -121,33 +112,17 @@ def _summarise_group(group: Results) -> Row:
         people=len({row.victim for row in group}),
         metric=metric,
         worst=worst,
-        worst_person=person,
-        median=median(best.values()) if best else -math.inf,
-        baseline=None if record is None else find_baseline(record, index, metric),
-        exact=_exact(done),
+        worst_person=None if row is None else row.victim[1],
+        median=median(best) if best else -math.inf,
+        baseline=None if row is None else find_baseline(row.record, row.index, metric),
+        exact=len({row.victim for row in group if row.exact}) if is_measured else None,
         identified=group.identified,
-        other=other,
+        other={} if row is None else {name: row.score(name) for name in row.record.scores},
         seconds=sum(float(r.effort.get("seconds", 0)) for r in done),
         failed=sum(record.failed for record in group.records),
         unfit=sum(not record.applicable for record in group.records),
-        residual=min(
-            (float(r.certificate["residual"] or 0) for r in group.unscored if r.certificate),
-            default=None,
-        ),
+        residual=min((float(residual or 0) for residual in residuals), default=None),
     )
-
-
-def _exact(records: list[Record]) -> int | None:
-    """How many came back exactly, in any repetition."""
-    if not any("exact" in record.scores for record in records):
-        return None
-    people = {
-        person
-        for record in records
-        for index, person in enumerate(record.people if record.scores else ())
-        if record.is_exact(index)
-    }
-    return len(people)
 
 
 def exact_words(row: Row, *, of: str) -> str:
@@ -156,7 +131,7 @@ def exact_words(row: Row, *, of: str) -> str:
 
 
 def unscored_words(row: Row) -> str:
-    """What stands in the place of a score where there is none."""
+    """What is shown instead of a score that is missing."""
     if row.residual is not None:
         return f"residual {residual_words(row.residual)}"
     if row.failed:

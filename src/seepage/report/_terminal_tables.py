@@ -17,7 +17,7 @@ from seepage.report._summary import Row, exact_words, list_varying, name_attacks
 from seepage.report.wording import Kind
 from seepage.scoring._scores import find_scale
 
-# A column that is not needed is shown if every name then still gets so many characters.
+# An optional column is shown if all columns of names keep at least this many characters.
 ENOUGH, COMFORTABLE = 12, 28
 _NARROWEST = 4
 # The most changes that are listed.
@@ -42,7 +42,7 @@ class _Column:
         object.__setattr__(self, "longest_word", max(map(len, words)))
 
     def least(self, enough: int) -> int:
-        """The width that fits the longest word, and up to `enough` of the longest cell."""
+        """The least width: that of the longest word, or of the longest cell up to `enough`."""
         return max(self.longest_word, min(self.widest, enough))
 
 
@@ -100,7 +100,7 @@ def _name_networks(rows: Sequence[Row], *, full: bool = False) -> _Column:
 
 
 def _list_optional(rows: Sequence[Row], names: Sequence[_Column]) -> list[tuple[_Column, int]]:
-    """Further columns, the most useful first, and how much room names should keep beside each."""
+    """Optional columns, the most useful first, each with the width that names must keep."""
 
     def number(title: str, cells: list[str]) -> _Column:
         return _Column(title, cells, is_number=True)
@@ -127,7 +127,7 @@ def _gaps(names: Sequence[_Column], numbers: Sequence[_Column]) -> int:
 
 
 def _share_room(columns: Sequence[_Column], room: int) -> list[int]:
-    """Narrow the widest columns until all fit: down to their longest word, then further."""
+    """Widths that fit the room; the widest columns are narrowed first."""
     widths = [column.widest for column in columns]
     for least in ([column.longest_word for column in columns], [_NARROWEST] * len(columns)):
         while sum(widths) > room:
@@ -139,7 +139,7 @@ def _share_room(columns: Sequence[_Column], room: int) -> list[int]:
 
 
 def start_table(title: str, caption: str | None) -> Table:
-    """Begin a table in the style of all of them."""
+    """An empty table in our style."""
     return Table(
         title=title,
         caption=caption,
