@@ -291,16 +291,22 @@ class Target:
 
     def choose_canaries(self, taken: Collection[int]) -> list[Target]:
         """Other batches of this size and data, for `CANARIES` people if as many are left."""
-        gallery, size = self.everybody, len(self.people)
+        gallery = self.everybody
         if gallery is None or gallery.labels is None or self.captured is not None:
             return []
         order = Rng(0).fork("canary").permutation(len(gallery.inputs)).tolist()
-        free = [number for number in order if number not in taken]
+        return self.take_canaries([number for number in order if number not in taken])
+
+    def take_canaries(self, free: Sequence[int]) -> list[Target]:
+        """Batches of this size of the first of these people, who have its labels if unlabelled."""
+        gallery, size, own = self.everybody, len(self.people), self.require_batch().labels
+        assert gallery is not None
         batches = min(math.ceil(CANARIES / size), len(free) // size)
-        chosen = [tuple(sorted(free[i * size : (i + 1) * size])) for i in range(batches)]
+        chosen = [sorted(free[i * size : (i + 1) * size]) for i in range(batches)]
+        labels = [own if gallery.labels is None else gallery.labels[who] for who in chosen]
         return [
-            replace(self, people=who, batch=Batch(gallery.inputs[[*who]], gallery.labels[[*who]]))
-            for who in chosen
+            replace(self, people=tuple(who), batch=Batch(gallery.inputs[who], known))
+            for who, known in zip(chosen, labels, strict=True)
         ]
 
 
