@@ -12,6 +12,7 @@ from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.probing._hooks import read_layers
 from seepage.search import KnownMap, invert_maps
 from seepage.search import _map_decoder as map_decoder
+from seepage.search._decoder_lesson import Lesson
 
 DIGITS = sp.domains.Image((1, 16, 16), mean=(0.15,), std=(0.3,))
 WAVES = sp.domains.Signal((1, 40), bounds=(-1.0, 1.0))
@@ -105,6 +106,19 @@ def test_behind_normalisation_by_the_batch_directions_of_all_people_together_are
     mean = trained.domain.normalise(public.inputs.mean(0, keepdim=True))
     gained = decibels(trained, found, people) - decibels(trained, mean, people)
     assert gained.min() > 3
+
+
+def test_what_a_decoder_sees_of_groups_is_what_separate_batches_read(trained, digits):
+    public = digits[0]
+    task = trained.in_mode("train")
+    lesson = Lesson(task, (("flat", True), ("conv2", False)), public.inputs, 4, 1, "groups")
+    inputs = task.domain.normalise(public.inputs[:12])
+    grouped = lesson._read(inputs)
+    alone = [read_layers(task, ["flat", "conv2"], part) for part in inputs.split(4)]
+    assert torch.allclose(grouped[0], torch.cat([one["flat"] for one in alone]), atol=1e-4)
+    directions = nn.functional.normalize(grouped[1].flatten(1))
+    wanted = nn.functional.normalize(torch.cat([one["conv2"] for one in alone]).flatten(1))
+    assert torch.allclose(directions, wanted, atol=1e-4)
 
 
 def test_signals_come_back_without_a_decoder(waves):
@@ -215,7 +229,7 @@ def test_what_was_learned_is_found_again_and_another_network_learns_its_own(wave
 
 def test_features_without_places_are_decoded_too(trained, digits):
     public, people = digits
-    decoder = sp.Decoder(public, epochs=10, width=32)
+    decoder = sp.Decoder(public, epochs=4, width=16)
     maps = read(trained, people, "head")
     guess = invert_maps(trained, maps, decoder=decoder, steps=0, rng=sp.rng(0))
     mean = trained.domain.normalise(public.inputs.mean(0, keepdim=True))

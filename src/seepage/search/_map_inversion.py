@@ -6,29 +6,35 @@ is then searched for by itself, through the layers up to there alone, with first
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from seepage.core import Domain, Rng, Task, require_continuous
+from seepage.core import Rng, Task, require_continuous
 from seepage.core._checkpoint import checkpoints
 from seepage.core._device import plain_convolutions, precision, tuning
 from seepage.core._digest import content, digest
-from seepage.core._progress import spanning, staged
+from seepage.core._progress import limited, spanning, staged, time_left
 from seepage.core._rng import require_key
 from seepage.core.errors import InvalidValue, require_at_least
 from seepage.numerics._schedules import CosineDecay
 from seepage.probing._hooks import read_layers
-from seepage.search._map_decoder import Decoder, scale_to_unit
+from seepage.search._decoder_lesson import scale_to_unit
+from seepage.search._map_decoder import Decoder, LearnedDecoder
 from seepage.search._optimisers import Adam
 from seepage.search._runner import Runner
 
 # Total variation at the first step, and at the last, as shares of the relative misfit.
 _SMOOTH, _FREE = 3e-3, 1e-5
-# How far all steps together can lead, and the smallest and largest of them.
-_REACH, _STEP_SIZES = 20.0, (0.005, 0.1)
+# How far all steps in the inputs can lead together, and the smallest and largest of them.
+_REACH, _STEP_SIZES = 60.0, (0.01, 0.1)
+# Share of the steps that fit the decoder to the maps, and their size.
+_FITTED, _FIT_SIZE = 0.23, 1e-4
+# A decoder that explains less of other inputs than this is not fitted: many inputs have such maps.
+_EXPLAINS = 0.8
 # Spread of the noise that a search without a decoder starts from.
 _NOISE = 0.1
 # Numbers of inputs searched for together: so many fill a GPU.
@@ -81,10 +87,13 @@ def invert_maps(
 ) -> Tensor:
     """Find the inputs whose feature maps these are, `(N, *shape)`, normalised for the network.
 
-    The decoder makes a first guess at once. Then Adam follows the misfit of all maps, with a total
-    variation that fades: a strong one finds the coarse picture, a weak one leaves the details. When
-    time is over, the guess at that moment is returned. Inside `core.checkpoint.checkpointing` an
-    interrupted search continues where it stopped.
+    The decoder makes a first guess at once. If it has learned enough, its weights are then fitted
+    to the maps, by which it goes on making plausible inputs. Then the inputs themselves move. Both
+    follow the misfit of all maps, by Adam, with a total variation that fades: a strong one finds
+    the coarse picture, a weak one leaves the details.
+
+    When time is over, the guess at that moment is returned. Inside
+    `core.checkpoint.checkpointing` an interrupted search continues where it stopped.
 
     Args:
         task: The network.
@@ -118,23 +127,31 @@ def invert_maps(
     task = task.upcast().in_mode("train" if training else "eval")
     maps = _check_maps(task, maps)
     with precision("tf32"), tuning(True), plain_convolutions():
-        start = _first_guess(task, maps, decoder, training=training, rng=rng)
-        if steps == 0:
-            return start
-        whole = training or together is not None
-        size = len(start) if whole else max(1, _TOGETHER // start[0].numel())
-        parts = [range(i, min(i + size, len(start))) for i in range(0, len(start), size)]
-        with staged("inverting feature maps"), spanning((steps + 1) * len(parts)):
-            found = [
-                _Inversion(
-                    task,
-                    [KnownMap(m.layer, m.values[part.start : part.stop], m.scaled) for m in maps],
-                    steps,
-                    together,
-                ).run(start[part.start : part.stop])
-                for part in parts
-            ]
-    return torch.cat(found)
+        learned = None
+        if decoder is not None:
+            scaled = {known.layer: known.scaled for known in maps}
+            group = max(2, len(maps[0].values)) if training else None
+            learned = decoder.learn(task, scaled, group=group)
+        people = len(maps[0].values)
+        size = people if training or together else max(1, _TOGETHER // _count_numbers(task))
+        parts = [slice(i, i + size) for i in range(0, people, size)]
+        searches = [
+            _Inversion(
+                task,
+                [KnownMap(known.layer, known.values[part], known.scaled) for known in maps],
+                steps,
+                together,
+                learned,
+                rng.fork(number),
+            )
+            for number, part in enumerate(parts)
+        ]
+        with staged("inverting feature maps"), spanning((steps + 2) * len(parts)):
+            return torch.cat([search.run() for search in searches])
+
+
+def _count_numbers(task: Task) -> int:
+    return math.prod(task.domain.shape)
 
 
 def _check_maps(task: Task, maps: Sequence[KnownMap]) -> list[KnownMap]:
@@ -162,67 +179,102 @@ def _check_maps(task: Task, maps: Sequence[KnownMap]) -> list[KnownMap]:
     return [KnownMap(m.layer, m.values.detach().to(task.reference), m.scaled) for m in maps]
 
 
-def _first_guess(
-    task: Task, maps: Sequence[KnownMap], decoder: Decoder | None, *, training: bool, rng: Rng
-) -> Tensor:
-    people = len(maps[0].values)
-    if decoder is None:
-        noise = rng.fork("start").normal((people, *task.domain.shape), like=task.reference)
-        return _project(task.domain, _NOISE * noise)
-    scaled = {known.layer: known.scaled for known in maps}
-    learned = decoder.learn(task, scaled, group=max(2, people) if training else None)
-    return learned({known.layer: known.values for known in maps})
-
-
-def _project(domain: Domain, normalised: Tensor) -> Tensor:
-    return domain.normalise(domain.project(domain.denormalise(normalised)))
-
-
 @dataclass(frozen=True, eq=False)
 class _Inversion:
-    """The search for some people together, each of them a row."""
+    """The search for some people together."""
 
     task: Task
     maps: Sequence[KnownMap]
     steps: int
     together: Callable[[Tensor], Tensor] | None
+    learned: LearnedDecoder | None
+    rng: Rng
 
-    def run(self, start: Tensor) -> Tensor:
+    def run(self) -> Tensor:
+        """Decode, fit the decoder to the maps, and then move the inputs."""
+        people = len(self.maps[0].values)
+        if self.learned is None:
+            shape = (people, *self.task.domain.shape)
+            start = self._project(_NOISE * self.rng.normal(shape, like=self.task.reference))
+            return self._move(start, self.steps)
+        values = {known.layer: known.values for known in self.maps}
+        fitting = round(_FITTED * self.steps) if self.learned.explained > _EXPLAINS else 0
+        if fitting:
+            with limited(_FITTED * time_left() if time_left() < math.inf else None):
+                start = self._fit(self.learned, values, fitting)
+        else:
+            start = self.learned(values)
+        return self._move(start, self.steps - fitting)
+
+    def _fit(self, learned: LearnedDecoder, values: Mapping[str, Tensor], steps: int) -> Tensor:
+        """Fit the decoder's weights to these maps: what it makes stays like what it has learned."""
+        weights = learned.weights
+
+        def decode(points: Tensor) -> Tensor:
+            return learned.decode(values, points[0])
+
+        runner = self._runner(decode, weights[None], steps, _FIT_SIZE)
+        found = runner.run(weights[None], name=self._name("fit", steps)).points
+        with torch.no_grad():
+            return decode(found)
+
+    def _move(self, start: Tensor, steps: int) -> Tensor:
+        """Move the inputs themselves, each of them a row."""
+        if steps == 0:
+            return start
         smallest, largest = _STEP_SIZES
-        step_size = min(max(_REACH / self.steps, smallest), largest)
-        runner = Runner(
-            evaluate=self._evaluate,
+        step_size = min(max(_REACH / steps, smallest), largest)
+
+        def shape(points: Tensor) -> Tensor:
+            return points.reshape(start.shape)
+
+        runner = self._runner(shape, start.flatten(1), steps, step_size)
+        runner.project = lambda points: self._project(shape(points)).flatten(1)
+        return shape(runner.run(start.flatten(1), name=self._name("move", steps)).points)
+
+    def _runner(
+        self, make: Callable[[Tensor], Tensor], points: Tensor, steps: int, step_size: float
+    ) -> Runner:
+        def evaluate(points: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+            with torch.enable_grad():
+                points = points.detach().requires_grad_()
+                values = self._objective(make(points), step / steps)
+                (gradients,) = torch.autograd.grad(values.sum(), points)
+            # Several people may depend on the same numbers.
+            values = values.detach().reshape(len(points), -1).sum(1)
+            return values, gradients
+
+        return Runner(
+            evaluate=evaluate,
             optimiser=Adam(step_size=step_size, sign="none"),
             schedule=CosineDecay(),
-            steps=self.steps,
-            project=self._project_rows,
+            steps=steps,
             fuse=False,
         )
-        name = self._fingerprint(start) if checkpoints() else ""
-        return runner.run(start.flatten(1), name=name).points.reshape(start.shape)
 
-    def _evaluate(self, points: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            guess = points.detach().reshape(-1, *self.task.domain.shape).requires_grad_()
-            read = read_layers(self.task, [known.layer for known in self.maps], guess)
-            misfits = [known.misfit(read[known.layer]) for known in self.maps]
-            fade = _SMOOTH * (_FREE / _SMOOTH) ** (step / self.steps)
-            values = torch.stack(misfits).mean(0) + fade * _roughness(guess)
-            total = values.sum()
-            if self.together is not None:
-                total = total + self.together(guess)
-            (gradients,) = torch.autograd.grad(total, guess)
-        return values.detach(), gradients.flatten(1)
+    def _objective(self, guess: Tensor, progress: Tensor) -> Tensor:
+        """What is minimised for each person, `(N,)`."""
+        read = read_layers(self.task, [known.layer for known in self.maps], guess)
+        misfits = [known.misfit(read[known.layer]) for known in self.maps]
+        fade = _SMOOTH * (_FREE / _SMOOTH) ** progress
+        values = torch.stack(misfits).mean(0) + fade * _roughness(guess)
+        if self.together is not None:
+            values = values + self.together(guess) / len(guess)
+        return values
 
-    def _project_rows(self, points: Tensor) -> Tensor:
-        shaped = points.reshape(-1, *self.task.domain.shape)
-        return _project(self.task.domain, shaped).flatten(1)
+    def _project(self, normalised: Tensor) -> Tensor:
+        domain = self.task.domain
+        return domain.normalise(domain.project(domain.denormalise(normalised)))
 
-    def _fingerprint(self, start: Tensor) -> str:
+    def _name(self, stage: str, steps: int) -> str:
+        """Name a stage of the search, if checkpoints are kept, by all that decides its result."""
+        if checkpoints() is None:
+            return ""
         known = [part for m in self.maps for part in (m.layer, str(m.scaled), m.values)]
-        more = content(self.together)
+        learned = () if self.learned is None else (self.learned.weights,)
         task = (self.task.digest, self.task.mode, repr(self.task.domain))
-        return digest("inversion", *task, *known, str(self.steps), start, *more)
+        given = (stage, str(steps), self.rng.digest, *content(self.together))
+        return digest(*task, *known, *learned, *given)
 
 
 def _roughness(inputs: Tensor) -> Tensor:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, interpolate
+
+from seepage.core import Rng
 
 # Channels of the finest level at least.
 _NARROWEST = 32
@@ -80,6 +83,18 @@ class MapNetwork(nn.Module):
             x = self.levels[level](x)
         made: Tensor = self.leave(gelu(self.norm(x)))
         return made.reshape(-1, *self.shape)
+
+    def draw_weights(self, rng: Rng) -> None:
+        """Draw weights of variance one over the number of inputs; the rest does nothing yet."""
+        with torch.no_grad():
+            for name, buffer in self.named_buffers():
+                buffer.fill_(1.0 if name.endswith("running_var") else 0.0)
+            for name, weight in self.named_parameters():
+                if weight.ndim > 1:
+                    drawn = rng.fork(name).normal(weight.shape, like=weight)
+                    weight.copy_(drawn / math.sqrt(weight[0].numel()))
+                else:
+                    weight.fill_(1.0 if name.endswith("norm.weight") else 0.0)
 
 
 class _Entry(nn.Module):

@@ -228,7 +228,7 @@ class Runner:
         try:
             self._warm_up(state)
             graph = torch.cuda.CUDAGraph()
-            with _no_collection(), torch.cuda.graph(graph):
+            with no_collection(), torch.cuda.graph(graph):
                 moved = self._step(State.of(held))
                 for kept, new in zip(held, moved.tensors(), strict=True):
                     kept.copy_(new)
@@ -243,16 +243,23 @@ class Runner:
 
     def _warm_up(self, state: State) -> None:
         """Take a few steps on a side stream and discard them, as a capture requires."""
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        with beside_stream():
             for _ in range(_WARM_UP):
                 self._step(state)
-        torch.cuda.current_stream().wait_stream(side)
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def beside_stream() -> Iterator[None]:
+    """Run on a stream of its own what is captured later; the current one waits for it."""
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        yield
+    torch.cuda.current_stream().wait_stream(side)
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
     """Collect garbage now and none inside: freeing the graph of an earlier run ends a capture."""
     gc.collect()
     was_enabled = gc.isenabled()
