@@ -56,7 +56,7 @@ class MapNetwork(nn.Module):
         widest = min(width, 2 * max(one[0] for one in maps))
         widths = [max(widest >> level, _NARROWEST) for level in range(len(self.sizes))]
         self.entries = nn.ModuleList(
-            _Entry(one, _find_places(one, sides), grid, widths[level])
+            _MapEntry(one, _find_places(one, sides), grid, widths[level])
             for one, level in zip(maps, self.enters, strict=True)
         )
         befores = [widths[0], *widths[:-1]]
@@ -97,7 +97,7 @@ class MapNetwork(nn.Module):
                     weight.fill_(1.0 if name.endswith("norm.weight") else 0.0)
 
 
-class _Entry(nn.Module):
+class _MapEntry(nn.Module):
     """Brings one map to the channels of the level where it enters."""
 
     def __init__(

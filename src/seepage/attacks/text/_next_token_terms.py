@@ -24,7 +24,7 @@ TOGETHER = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Decoder:
+class CutDecoder:
     """A network that predicts next tokens, cut at the layer that gives their logits.
 
     Args:
@@ -146,7 +146,7 @@ class Decoder:
         return texts
 
 
-def cut_decoder(task: Task) -> Decoder:
+def cut_decoder(task: Task) -> CutDecoder:
     """Cut a network at the layer that gives the logits of all tokens.
 
     Raises:
@@ -166,7 +166,7 @@ def cut_decoder(task: Task) -> Decoder:
         )
     one, other = task.move_inputs(draw_texts(domain, 2))
     half = domain.length // 2
-    cut = Decoder(task, layers[-1], 0, ())
+    cut = CutDecoder(task, layers[-1], 0, ())
     with torch.no_grad():
         whole = cut.read({}, torch.stack([one, torch.cat([one[:half], other[half:]])]))
         alone = cut.read({}, one[None, :half])
@@ -181,7 +181,7 @@ def cut_decoder(task: Task) -> Decoder:
     return replace(cut, prompt=prompt, names=tuple(_choose_parameters(cut)))
 
 
-def _choose_parameters(cut: Decoder) -> list[str]:
+def _choose_parameters(cut: CutDecoder) -> list[str]:
     """Choose trained parameters below the head, the smallest first, of `_ENTRIES` in all."""
     task = cut.task
     own = {id(parameter) for parameter in cut.head.parameters()}
@@ -205,7 +205,7 @@ def _choose_parameters(cut: Decoder) -> list[str]:
     return chosen
 
 
-def weigh_terms(observation: Observation, decoder: Decoder, length: int) -> float:
+def weigh_terms(observation: Observation, decoder: CutDecoder, length: int) -> float:
     """The factor of a text's terms in the update, by the text's length.
 
     Raises:

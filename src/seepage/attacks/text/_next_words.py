@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seepage.attacks._applicability import applies_to
 from seepage.attacks._certificate import certify_solved
-from seepage.attacks.text._next_token_terms import TOGETHER, Decoder, cut_decoder, weigh_terms
+from seepage.attacks.text._next_token_terms import TOGETHER, CutDecoder, cut_decoder, weigh_terms
 from seepage.attacks.text._token_table import draw_texts, require_texts
 from seepage.core import Attack, BaseAttack, Observation, Reconstruction, Rng
 from seepage.core._device import precision
@@ -118,7 +118,7 @@ class NextWords(BaseAttack):
         return Reconstruction(texts, labels, certificate=certificate, confidence=sure)
 
     def _read(
-        self, observation: Observation, decoder: Decoder, rng: Rng, began: float
+        self, observation: Observation, decoder: CutDecoder, rng: Rng, began: float
     ) -> tuple[Tensor, bool]:
         """The text that leaves least of the update, and whether it alone leaves nothing."""
         domain = require_texts(observation.task.domain, needed_by="next_words")
@@ -150,7 +150,7 @@ class NextWords(BaseAttack):
         return best.text, False
 
 
-def _estimate_seconds(decoder: Decoder, texts: int, width: int, lengths: range) -> float:
+def _estimate_seconds(decoder: CutDecoder, texts: int, width: int, lengths: range) -> float:
     """How long simulated texts and the search of a width take, by one text."""
     (text,) = decoder.task.move_inputs(draw_texts(decoder.domain, 1))
     began = time.perf_counter()
@@ -163,7 +163,7 @@ def _estimate_seconds(decoder: Decoder, texts: int, width: int, lengths: range) 
 
 
 def _grow_texts(
-    decoder: Decoder, shared: Tensor, terms: Tensor, weight: float, length: int, width: int
+    decoder: CutDecoder, shared: Tensor, terms: Tensor, weight: float, length: int, width: int
 ) -> list[_Beginning]:
     """Grow texts by a word at a time, and keep those that explain the update best.
 
@@ -195,7 +195,7 @@ def _grow_texts(
 
 
 def _extend(
-    decoder: Decoder, start: _Beginning, weight: float, width: int, whiten: _Whitening | None
+    decoder: CutDecoder, start: _Beginning, weight: float, width: int, whiten: _Whitening | None
 ) -> Iterator[_Beginning]:
     """The best words after a beginning; at the end of a text any that fits exactly.
 
@@ -224,7 +224,7 @@ def _extend(
 
 
 def _find_first(
-    decoder: Decoder, shared: Tensor, weight: float, whiten: _Whitening | None
+    decoder: CutDecoder, shared: Tensor, weight: float, whiten: _Whitening | None
 ) -> Tensor:
     """First words after which some second word fits, if nothing predicts the first, `(N,)`.
 
@@ -272,7 +272,7 @@ def _find_first(
     return best.topk(min(_FIRST, len(best)), largest=False).indices
 
 
-def _require_decoder(observation: Observation) -> Decoder:
+def _require_decoder(observation: Observation) -> CutDecoder:
     """Take the network of an observation apart, and require one text and one gradient of it."""
     decoder = cut_decoder(observation.task)
     if observation.batch_size not in (None, 1):
