@@ -11,7 +11,7 @@ from torch.func import vmap
 
 import seepage as sp
 from seepage.clients import SoftLocal
-from seepage.clients._step_rules import OPTIMIZERS, make_rule, take_steps
+from seepage.clients._step_rules import OPTIMIZERS, WarmState, make_rule, take_steps
 from seepage.core.errors import InvalidValue, UnknownName
 
 SHARES = st.sampled_from([0.0, 0.5, 0.9])
@@ -111,6 +111,28 @@ def test_the_steps_equal_those_of_torch_bit_for_bit(optimised, rates, seed):
         optimizer.step()
     after = take_steps(
         make_rule(name, options), {"w": start}, lambda _, step: {"w": gradients[step]}, rates
+    )
+    assert torch.equal(after["w"], parameter.detach())
+
+
+@given(OPTIMISED, st.integers(1, 4), st.integers(0, 2**16))
+@settings(deadline=None, max_examples=60)
+def test_a_warm_optimizer_steps_as_that_of_torch_bit_for_bit(optimised, taken, seed):
+    name, options = optimised
+    key = sp.rng(seed)
+    start = key.fork("start").normal((4, 3), like=torch.zeros(1))
+    gradients = [key.fork("gradient", i).normal((4, 3), like=start) for i in range(taken + 2)]
+    parameter = nn.Parameter(start.clone())
+    optimizer = getattr(torch.optim, name)([parameter], lr=0.0, **options)
+    rule = make_rule(name, options)
+    warm = WarmState.fresh(rule, {"w": start})
+    for step, gradient in enumerate(gradients):
+        optimizer.param_groups[0]["lr"] = 0.0 if step < taken else 0.1
+        parameter.grad = gradient.clone()
+        optimizer.step()
+        warm = warm.see(rule, {"w": start}, {"w": gradient}) if step < taken else warm
+    after = take_steps(
+        rule, {"w": start}, lambda _, i: {"w": gradients[taken + i]}, (0.1, 0.1), warm=warm
     )
     assert torch.equal(after["w"], parameter.detach())
 
@@ -238,6 +260,57 @@ def test_local_training_works_under_vmap(name, soft):
     assert torch.allclose(together, apart, atol=1e-3)
 
 
+HIDDEN = [{"warm": 3}, {"shuffle": True, "local_batch_size": 1}]
+
+
+@pytest.mark.parametrize("hidden", HIDDEN, ids=str)
+def test_what_the_server_does_not_see_is_drawn_with_the_clients_key(hidden):
+    task, batch = tiny(), four()
+    local = sp.Local(optimizer="AdamW", lr=1e-2, epochs=3, **hidden)
+    client = sp.Client(local)
+    sent = [client(task, batch, rng=sp.rng(seed)).flat() for seed in (0, 0, 1)]
+    assert torch.equal(sent[0], sent[1])
+    assert (sent[0] - sent[2]).norm() > 1e-2 * sent[0].norm()
+
+
+@pytest.mark.parametrize("hidden", HIDDEN, ids=str)
+def test_the_server_simulates_a_fresh_optimizer_and_the_order_of_its_guess(hidden):
+    task, batch = tiny(), four()
+    options = {"optimizer": "AdamW", "lr": 1e-2, "epochs": 3}
+    client = sp.Client(sp.Local(**options, **hidden))
+    seen = sp.Threat(knows_labels=True).observe(client, task, batch, rng=sp.rng(0))
+    plain = {**options, "local_batch_size": hidden.get("local_batch_size")}
+    expected = sp.Local(**plain)(task, batch.inputs, batch.labels).flat()
+    simulated = seen.simulate(batch.inputs, batch.labels).flat()
+    assert torch.equal(simulated, expected)
+    assert (seen.update.flat() - simulated).norm() > 1e-2 * simulated.norm()
+
+
+def test_the_order_within_a_batch_of_everybody_changes_nothing():
+    task, batch = tiny(), four()
+    client = sp.Client(sp.Local(optimizer="SGD", lr=1e-2, epochs=3, shuffle=True))
+    sent = client(task, batch, rng=sp.rng(0)).flat()
+    expected = client.expected(task, batch.inputs, batch.labels).flat()
+    assert (sent - expected).norm() < 1e-4 * expected.norm()
+
+
+def test_a_shuffled_epoch_trains_on_every_example_once():
+    """With a loss that is linear in the weights, the order of an epoch changes nothing."""
+    domain = sp.domains.Image((3, 8, 8))
+    task = sp.Task(
+        nn.Sequential(nn.Flatten(), nn.Linear(192, 1)),
+        lambda outputs, labels: outputs.flatten(),
+        domain,
+    )
+    client = sp.Client(
+        sp.Local(optimizer="SGD", lr=1e-2, epochs=2, local_batch_size=1, shuffle=True)
+    )
+    batch = sp.Batch(four().inputs, torch.zeros(4, dtype=torch.long))
+    sent = client(task, batch, rng=sp.rng(0)).flat()
+    expected = client.expected(task, batch.inputs, batch.labels).flat()
+    assert (sent - expected).norm() < 1e-4 * expected.norm()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -258,6 +331,7 @@ def test_local_training_works_under_vmap(name, soft):
         ({"optimizer": "Adam", "steps": 1, "accumulate": 0}, "accumulate >= 1"),
         ({"optimizer": "Adam", "steps": 1, "label_smoothing": 1.0}, r"label_smoothing in \[0, 1\)"),
         ({"optimizer": "Adam", "steps": 1, "proximal": -1.0}, "proximal >= 0"),
+        ({"optimizer": "Adam", "steps": 1, "warm": -1}, "warm >= 0"),
     ],
     ids=str,
 )

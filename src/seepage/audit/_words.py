@@ -39,7 +39,13 @@ def local_words(local: Component) -> str:
         return str(local)
     long = count_noun(epochs or 1, "epoch") if steps is None else count_noun(steps, "step")
     name = arguments.get("optimizer", local.name)
-    return f"{name} {long}" + (f", batches of {size}" if size else "")
+    parts = [f"{name} {long}", f"batches of {size}" if size else ""]
+    parts += [word for key, word in _HIDDEN.items() if arguments.get(key)]
+    return ", ".join(filter(None, parts))
+
+
+# What the server does not see of a local training.
+_HIDDEN = {"shuffle": "shuffled", "warm": "with a warm optimizer"}
 
 
 _KNOWLEDGE: Mapping[str, str] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,8 +14,8 @@ from torch import Tensor, nn
 from torch.func import grad
 
 from seepage.clients._gradient import batch_gradient
-from seepage.clients._step_rules import StepRule, make_rule, take_steps
-from seepage.core import Task, Update
+from seepage.clients._step_rules import StepRule, WarmState, make_rule, take_steps
+from seepage.core import Batch, LocalComputation, Rng, Task, Update
 from seepage.core._loss import Loss, TrainingLoss, Unreduced, adapt_loss, cross_entropy
 from seepage.core._update import Granularity
 from seepage.core.errors import InvalidValue, require_at_least, require_positive, require_within
@@ -22,6 +23,8 @@ from seepage.numerics._schedules import Constant, CosineDecay, LinearDecay, Sche
 
 # Options that are the optimizer's; None leaves torch's default.
 _OPTIONS = ("momentum", "dampening", "nesterov", "betas", "eps", "alpha", "weight_decay")
+# Inputs that are made up for the moments of a warm optimizer, at least.
+_MADE_UP = 64
 _SCHEDULES: Mapping[str, Schedule] = {
     "constant": Constant(),
     "linear": LinearDecay(),
@@ -34,8 +37,8 @@ class Local:
     """The parameters after training with an optimizer of torch minus the parameters before.
 
     Local batches are consecutive slices of the data, repeated in the same order; the last one of
-    an epoch may be smaller. The optimizer begins afresh. Buffers of normalisation layers are not
-    part of the update, and layers such as dropout are left out.
+    an epoch may be smaller. Buffers of normalisation layers are not part of the update, and layers
+    such as dropout are left out.
 
     Args:
         optimizer: "SGD", "Adam", "AdamW", "Adagrad" or "RMSprop".
@@ -59,6 +62,11 @@ class Local:
             those that are left, divided by the same number, as most training loops do.
         label_smoothing: Of cross-entropy, as in `torch.nn.CrossEntropyLoss`.
         proximal: FedProx's mu, which pulls towards the broadcast weights.
+        shuffle: Whether every epoch goes through the data in an order of its own. The server does
+            not know it, and simulates the data in the order of its own guess.
+        warm: Steps that the optimizer took in earlier rounds, on data that the server does not
+            know, here made up: so its moments are not zero at the start. The server simulates an
+            optimizer that begins afresh.
 
     Example:
         >>> local = Local(optimizer="AdamW", lr=1e-3, epochs=2, local_batch_size=4, warmup=2)
@@ -91,6 +99,8 @@ class Local:
     accumulate: int = 1
     label_smoothing: float = 0.0
     proximal: float = 0.0
+    shuffle: bool = False
+    warm: int = 0
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -99,7 +109,7 @@ class Local:
             )
         counts = {"steps": self.steps, "epochs": self.epochs, "accumulate": self.accumulate}
         require_at_least(1, **counts, local_batch_size=self.local_batch_size)
-        require_at_least(0, warmup=self.warmup, proximal=self.proximal)
+        require_at_least(0, warmup=self.warmup, proximal=self.proximal, warm=self.warm)
         require_positive(clip_norm=self.clip_norm, clip_value=self.clip_value)
         require_within("[0, 1)", label_smoothing=self.label_smoothing)
         if self.schedule not in _SCHEDULES:
@@ -120,13 +130,21 @@ class Local:
     def __call__(
         self, task: Task, inputs: Tensor, labels: Tensor, *, granularity: Granularity = "aggregate"
     ) -> Update:
-        """Train, differentiably."""
+        """Train, differentiably, with a fresh optimizer and the data in this order."""
         if granularity != "aggregate":
             raise InvalidValue(
                 "Local mixes its examples and has no per-example update; use Gradient(), or Clip "
                 "in place of ClipEach"
             )
         return self._train(task, inputs, labels)
+
+    def draw(self, task: Task, examples: int, *, rng: Rng) -> LocalComputation:
+        """Draw the orders of the epochs and the state of the optimizer, if they are not known."""
+        if not self.shuffle and not self.warm:
+            return self
+        orders = (rng.fork("order", i).permutation(examples) for i in range(self._epochs(examples)))
+        warm = self._warm_up(task, examples, rng.fork("warm")) if self.warm else None
+        return _DrawnLocal(self, tuple(orders) if self.shuffle else (), warm)
 
     def soften(self, share: float = 0.3) -> SoftLocal:
         """Return the same with steps whose derivative is not lost, for searches.
@@ -165,24 +183,60 @@ class Local:
         every = self.accumulate
         return [batches[first : first + every] for first in range(0, len(batches), every)]
 
-    def _train(self, task: Task, inputs: Tensor, labels: Tensor, softness: float = 0.0) -> Update:
+    def _epochs(self, examples: int) -> int:
+        return math.ceil(self.count_steps(examples) / len(self._list_steps(examples)))
+
+    def _train(
+        self,
+        task: Task,
+        inputs: Tensor,
+        labels: Tensor,
+        *,
+        softness: float = 0.0,
+        orders: tuple[Tensor, ...] = (),
+        warm: WarmState | None = None,
+    ) -> Update:
         before, epoch = task.parameters, self._list_steps(len(inputs))
-        loss, share = task.loss, self.label_smoothing
-        loss = _smooth_labels(loss, share) if share else loss
+        loss = self._choose_loss(task)
 
         def compute_gradient(at: dict[str, Tensor], step: int) -> dict[str, Tensor]:
-            total: dict[str, Tensor] = {}
-            for window in epoch[step % len(epoch)]:
-                x, y = inputs[window], labels[window]
-                found = _mean_gradient(task, loss, at, x, y, over=self.accumulate)
-                total = {n: total[n] + g for n, g in found.items()} if total else found
-            if self.proximal:
-                total = {n: g + self.proximal * (at[n] - before[n]) for n, g in total.items()}
-            return self._clip(total)
+            order = orders[step // len(epoch)].to(inputs.device) if orders else None
+            x, y = (inputs, labels) if order is None else (inputs[order], labels[order])
+            batches = [(x[window], y[window]) for window in epoch[step % len(epoch)]]
+            return self._compute_gradient(task, loss, at, batches)
 
         rates = self.list_rates(self.count_steps(len(inputs)))
-        after = take_steps(self.rule, before, compute_gradient, rates, softness=softness)
+        after = take_steps(self.rule, before, compute_gradient, rates, softness=softness, warm=warm)
         return Update({n: after[n] - before[n] for n in before}, kind="difference")
+
+    def _warm_up(self, task: Task, examples: int, rng: Rng) -> WarmState:
+        """The state of the optimizer after steps on made-up data, at the broadcast weights."""
+        size, at = min(self.local_batch_size or examples, examples), dict(task.parameters)
+        made = _make_up(task, max(size, _MADE_UP), rng)
+        loss, state = self._choose_loss(task), WarmState.fresh(self.rule, at)
+        for step in range(self.warm):
+            order = rng.fork("step", step).permutation(len(made))[:size]
+            batch = made.inputs[order], made.labels[order]
+            gradient = self._compute_gradient(task, loss, at, [batch] * self.accumulate)
+            state = state.see(self.rule, at, gradient)
+        return state
+
+    def _choose_loss(self, task: Task) -> Loss:
+        share = self.label_smoothing
+        return _smooth_labels(task.loss, share) if share else task.loss
+
+    def _compute_gradient(
+        self, task: Task, loss: Loss, at: dict[str, Tensor], batches: list[tuple[Tensor, Tensor]]
+    ) -> dict[str, Tensor]:
+        """The gradient of one step, over the batches that accumulate."""
+        total: dict[str, Tensor] = {}
+        for x, y in batches:
+            found = _mean_gradient(task, loss, at, x, y, over=self.accumulate)
+            total = {n: total[n] + g for n, g in found.items()} if total else found
+        if self.proximal:
+            sent = task.parameters
+            total = {n: g + self.proximal * (at[n] - sent[n]) for n, g in total.items()}
+        return self._clip(total)
 
     def _clip(self, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
         if self.clip_norm is not None:
@@ -226,7 +280,36 @@ class SoftLocal:
         """Train with soft steps."""
         if granularity != "aggregate":
             return self.local(task, inputs, labels, granularity=granularity)
-        return self.local._train(task, inputs, labels, self.share)
+        return self.local._train(task, inputs, labels, softness=self.share)
+
+
+@dataclass(frozen=True, eq=False)
+class _DrawnLocal:
+    """A local training with what the server does not see of it."""
+
+    produces: ClassVar[tuple[Granularity, ...]] = ("aggregate",)
+
+    local: Local
+    orders: tuple[Tensor, ...]
+    warm: WarmState | None
+
+    def __call__(
+        self, task: Task, inputs: Tensor, labels: Tensor, *, granularity: Granularity = "aggregate"
+    ) -> Update:
+        """Train as the client does."""
+        if granularity != "aggregate":
+            return self.local(task, inputs, labels, granularity=granularity)
+        return self.local._train(task, inputs, labels, orders=self.orders, warm=self.warm)
+
+
+def _make_up(task: Task, size: int, rng: Rng) -> Batch:
+    """Inputs that nobody has, with any labels."""
+    inputs = task.domain.make_up(size, rng=rng.fork("inputs"))
+    if task.target_shape is not None:
+        labels = rng.fork("labels").normal((size, *task.target_shape))
+    else:
+        labels = (rng.fork("labels").uniform((size,)) * task.classes).long()
+    return task.move_batch(Batch(inputs, labels))
 
 
 def _mean_gradient(

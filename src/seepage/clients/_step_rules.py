@@ -212,6 +212,33 @@ def make_rule(name: str, options: Mapping[str, object]) -> StepRule:
     return make(**options)
 
 
+@dataclass(frozen=True, eq=False)
+class WarmState:
+    """The state of an optimizer that took steps before.
+
+    Args:
+        states: Of each parameter.
+        taken: The number of steps that made them.
+    """
+
+    states: Mapping[str, State]
+    taken: int
+
+    @classmethod
+    def fresh(cls, rule: StepRule, parameters: Mapping[str, Tensor]) -> WarmState:
+        """The state before any step."""
+        return cls({name: rule.start(parameter) for name, parameter in parameters.items()}, 0)
+
+    def see(self, rule: StepRule, at: Parameters, gradients: Mapping[str, Tensor]) -> WarmState:
+        """The state after a step along these gradients, with the parameters where they are."""
+        count = self.taken + 1
+        seen = {
+            name: rule.step(at[name], gradient, self.states[name], lr=0.0, count=count)[1]
+            for name, gradient in gradients.items()
+        }
+        return WarmState(seen, count)
+
+
 def take_steps(
     rule: StepRule,
     before: Mapping[str, Tensor],
@@ -219,6 +246,7 @@ def take_steps(
     rates: tuple[float, ...],
     *,
     softness: float = 0.0,
+    warm: WarmState | None = None,
 ) -> Parameters:
     """Take a step for each learning rate, from these parameters; return those after.
 
@@ -229,14 +257,18 @@ def take_steps(
         rates: The learning rate of each step.
         softness: If not 0, this share of the median size of a step's gradient stands in place of
             `eps`.
+        warm: The state to begin with; None begins afresh.
     """
     after = dict(before)
-    states = {name: rule.start(parameter) for name, parameter in before.items()}
+    warm = warm or WarmState.fresh(rule, before)
+    states = dict(warm.states)
     for step, lr in enumerate(rates):
         gradients = compute_gradient(after, step)
         moving = rule.soften(softness * _median_size(gradients)) if softness else rule
         moved = {
-            name: moving.step(after[name], gradient, states[name], lr=lr, count=step + 1)
+            name: moving.step(
+                after[name], gradient, states[name], lr=lr, count=warm.taken + step + 1
+            )
             for name, gradient in gradients.items()
         }
         after = {name: parameter for name, (parameter, _) in moved.items()}

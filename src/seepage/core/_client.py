@@ -11,7 +11,7 @@ from seepage.core._batch import Batch
 from seepage.core._chain import Chain, chain
 from seepage.core._device import upcast
 from seepage.core._observation import PreparedBatch
-from seepage.core._protocols import LocalComputation, Protection
+from seepage.core._protocols import HiddenComputation, LocalComputation, Protection
 from seepage.core._rng import Rng, require_key
 from seepage.core._task import Task
 from seepage.core._update import Update
@@ -85,7 +85,9 @@ class Client:
         for part, key in zip(parts, keys, strict=True):
             prepared = self.chain.prepare(PreparedBatch.plain(task, part), rng=key)
             prepared_batches.append(prepared)
-            updates.append(self.chain(self._compute(prepared), rng=key).detach())
+            updates.append(
+                self.chain(self._draw(prepared, key)._compute(prepared), rng=key).detach()
+            )
         update = self.chain.combine(updates, [len(part) for part in parts])
         return SharedUpdate(update, tuple(prepared_batches))
 
@@ -125,6 +127,13 @@ class Client:
             for each in (self.chain.prepare_expected(sought), prepared)
         )
         return bool((shared - simulated).norm() <= _AS_TOLD * simulated.norm())
+
+    def _draw(self, prepared: PreparedBatch, rng: Rng) -> Client:
+        """The client with what the server does not see of its local computation."""
+        if not isinstance(self.local, HiddenComputation):
+            return self
+        size = len(prepared.batch)
+        return replace(self, local=self.local.draw(prepared.task, size, rng=rng.fork("local")))
 
     def _compute(self, prepared: PreparedBatch) -> Update:
         batch, wanted = prepared.batch, self.chain.consumes

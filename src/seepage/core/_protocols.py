@@ -37,6 +37,17 @@ class LocalComputation(Protocol):
 
 
 @runtime_checkable
+class HiddenComputation(Protocol):
+    """A local computation of which the server does not see all, such as the order of the data.
+
+    The call is what the adversary simulates in its place.
+    """
+
+    def draw(self, task: Task, examples: int, *, rng: Rng) -> LocalComputation:
+        """Draw what is not seen, for one update on so many examples: what the client computes."""
+
+
+@runtime_checkable
 class Defense(Protocol):
     """Update to update: a frozen value, composed by `chain`."""
 
