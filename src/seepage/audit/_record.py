@@ -293,8 +293,10 @@ def pack_words(said: tuple[tuple[str, ...], ...]) -> dict[str, str]:
 
 def unpack_words(words: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     """Undo `pack_words`; nothing if they are not words."""
+    if "said" not in words:
+        return ()
     try:
-        found = parse_json(words.get("said", "[]"), "an input in words")
+        found = parse_json(words["said"], "an input in words")
         return from_plain(tuple[tuple[str, ...], ...], found)
     except UnreadableFile:
         return ()
