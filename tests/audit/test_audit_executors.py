@@ -29,7 +29,7 @@ from seepage.audit import (
     serial,
     side_by_side,
 )
-from seepage.audit._workers import _run_task
+from seepage.audit._ray import _run_task
 from seepage.core import Attack
 from seepage.core._checkpoint import checkpointing
 from seepage.core._progress import listen
@@ -270,8 +270,8 @@ class FakeRay(SimpleNamespace):
 @pytest.fixture
 def fake_ray(monkeypatch):
     fake = FakeRay(answers=True, results={}, options={})
-    monkeypatch.setattr("seepage.audit._workers._import_ray", lambda: fake)
-    monkeypatch.setattr("seepage.audit._workers._NOTICED", 1)
+    monkeypatch.setattr("seepage.audit._ray._import_ray", lambda: fake)
+    monkeypatch.setattr("seepage.audit._ray._NOTICED", 1)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     return fake
 
@@ -323,7 +323,7 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(
 
 LISTENERS = """
 from seepage.audit import RayCluster, SpecSource
-from seepage.audit._workers import _import_ray
+from seepage.audit._ray import _import_ray
 ray = _import_ray()
 import psutil  # Ray brings it along
 cluster = RayCluster(SpecSource("s", ""), 1)
@@ -351,12 +351,12 @@ def test_a_case_on_ray_is_ended_after_its_time(place, monkeypatch):
     (place / "spec.toml").write_text(SPEC)
     source = SpecSource.read(place / "spec.toml")
     case = build_spec(source).cases[MLP]
-    monkeypatch.setattr("seepage.audit._workers.run_case", lambda case: time.sleep(60))
+    monkeypatch.setattr("seepage.audit._ray.run_case", lambda case: time.sleep(60))
     began = time.perf_counter()
     outcome = Outcome.unpack(_run_task(source, case.id, str(place), 0.2), None)
     assert outcome.record.error == "it took longer than the timeout of 0.2 s"
     assert time.perf_counter() - began < 30
-    monkeypatch.setattr("seepage.audit._workers.run_case", run_case)
+    monkeypatch.setattr("seepage.audit._ray.run_case", run_case)
     done = Outcome.unpack(_run_task(source, case.id, str(place), 60.0), None)
     assert done.record.error is None
 

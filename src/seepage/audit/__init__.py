@@ -6,7 +6,8 @@ Its files, in the order in which an audit passes through them:
     _targets, _captured_data           whose data is attacked, and how guesses are scored
     _grid, _case                       every combination, and what decides the result of one
     _plan, _claims, _folder, _store    what is on disk, who works there, and writing to it
-    _run_case, _workers, _run_spec     one case, many in processes or on Ray, a whole audit
+    _run_case, _workers, _ray          one case, many in processes, many on a cluster
+    _run_spec                          a whole audit
     _record, _audit_result, results    one result, all that there are, and what they show
     _words, _choices, _evidence        labels; gates and choosing a defense; files for a dossier
 """
@@ -32,6 +33,7 @@ from seepage.audit._choices import (
 from seepage.audit._evidence import save_evidence
 from seepage.audit._grid import Audit, estimate
 from seepage.audit._plan import Planned
+from seepage.audit._ray import RayCluster
 from seepage.audit._record import Ceiling, Outcome, Record
 from seepage.audit._run_case import AnyCase, Executor, run_case, serial, side_by_side
 from seepage.audit._run_spec import environment, run
@@ -39,7 +41,7 @@ from seepage.audit._spec import Part, Spec, build_spec, load_spec
 from seepage.audit._spec_text import QUICKSTART, SpecSource
 from seepage.audit._store import AuditStore
 from seepage.audit._targets import Target, select_targets
-from seepage.audit._workers import Pool, RayCluster
+from seepage.audit._workers import Pool
 from seepage.audit.results import Level, Result, Results
 
 __all__ = [

@@ -20,12 +20,13 @@ from seepage.audit._choices import require_measured
 from seepage.audit._claims import InUse
 from seepage.audit._folder import CHECKPOINTS, SPEC, require_plain
 from seepage.audit._plan import PLAN, Plan, find_imports
+from seepage.audit._ray import RayCluster
 from seepage.audit._record import Outcome
 from seepage.audit._run_case import AnyCase, Executor, fail_case, serial, side_by_side
 from seepage.audit._spec import Spec, build_spec, read_timeout
 from seepage.audit._spec_text import SpecSource, write_toml
 from seepage.audit._store import AuditStore
-from seepage.audit._workers import TRIES, Pool, RayCluster
+from seepage.audit._workers import TRIES, Pool
 from seepage.core._checkpoint import checkpointing
 from seepage.core._whole_file import read_plain
 from seepage.core.errors import DataNotFound, InvalidValue
