@@ -66,9 +66,9 @@ def _badge(status: str) -> Markup:
 
 
 def _table(label: str, caption: str, titles: Sequence[str], rows: list[list[str]]) -> Markup:
-    """The style sheet knows columns by their first word, on a phone it writes some of them."""
+    """The style sheet knows columns by the first word of their title."""
     header = [(title, title.partition(" ")[0]) for title in titles]
-    return table(label, caption, header, rows, kind="dossier")
+    return table(label, caption, header, rows, kind="dossier stacked")
 
 
 def _summary_section(tests: Sequence[Plain]) -> Section:

@@ -59,12 +59,13 @@ def comparison_page(before: AuditResult, after: AuditResult) -> str:
 
 def _group_section(found: Sequence[Change]) -> Section:
     labels = label_setups(setup for change in found for setup in change.setups)
+    networks = short_names(change.attacked.model for change in found)
     ways = (Direction.worse, Direction.better, Direction.same)
     rows = [
         [
             shift.changes[0].words(labels),
             shift.changes[0].attacked.data,
-            shift.changes[0].attacked.model,
+            networks[shift.changes[0].attacked.model],
             median_words(c.before for c in shift.changes if c.before),
             median_words(c.after for c in shift.changes if c.after),
             *(str(sum(c.direction is way for c in shift.changes)) for way in ways),
@@ -81,7 +82,7 @@ def _group_section(found: Sequence[Change]) -> Section:
         f"A person counts as changed from {NOTICED:g} dB on, or when the level changes. The last "
         "column is about all people of a line: within noise, unless the 95 % interval of the mean "
         "change over people lies on one side of zero.",
-        table("By setup", caption, header, rows),
+        table("By setup", caption, header, rows, kind="stacked"),
     )
 
 
@@ -109,7 +110,7 @@ def _person_section(found: Sequence[Change]) -> Section:
         f"The strongest guess at each person, before and now. The difference counts PSNR up to "
         f"{SATURATED:g} dB: above that, a guess equals the input up to rounding."
         + (f" These are the first {SHOWN}; {left} more are in the other formats." if left else ""),
-        table("Person by person", caption, header, rows),
+        table("Person by person", caption, header, rows, kind="stacked"),
     )
 
 
@@ -167,7 +168,8 @@ def _share(people: Results) -> float:
 def _open_dashboard(
     audits: Sequence[DashboardAudit], scenes: Sequence[dict[Scene, Results]]
 ) -> Markup:
-    said = [f"{count_noun(len(audits), 'audit')}, the latest of {_write_time(audits[-1].when)}."]
+    latest = _write_time(audits[-1].when).replace("-", "\N{NON-BREAKING HYPHEN}")
+    said = [f"{count_noun(len(audits), 'audit')}, the latest of {latest}."]
     level = ""
     headline = audit_verdict(audits[-1].result)
     if len(audits) > 1:
@@ -215,7 +217,7 @@ def _list_section(audits: Sequence[DashboardAudit]) -> Section:
         ("verdict", ""),
     ]
     caption = "The latest first; people identified by any attack in any setup"
-    filled = table("The audits", caption, header, rows, kind="audits")
+    filled = table("The audits", caption, header, rows, kind="audits stacked")
     return Section(
         "audits",
         "The audits",
