@@ -25,8 +25,7 @@ from seepage.report import (
     missing,
     summarise,
 )
-from seepage.report._headroom import read_headroom
-from seepage.report._tables import _tabulate_bounds
+from seepage.report._headroom import read_headroom, tabulate_headrooms
 
 THREAT = Component.of(sp.Threat(knows_labels=True, batchnorm="running"))
 EXACT = Component.of(sp.Threat(knows_labels=True, batchnorm="exact"))
@@ -277,7 +276,7 @@ def test_bounds_are_no_attacks(tmp_path):
     assert missing(audit(tmp_path, attacks, bounds)) is None
     broken = audit(tmp_path, attacks, [bound(error="it broke", values=())])
     assert missing(broken) == "Not complete: 1 case failed."
-    assert _tabulate_bounds(found(attacks, broken.bounds))[0][-1] == "says nothing"
+    assert tabulate_headrooms(found(attacks, broken.bounds))[0][-1] == "says nothing"
 
 
 def test_an_audit_without_bounds_has_no_such_section(tmp_path):

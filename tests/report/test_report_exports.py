@@ -18,8 +18,8 @@ from seepage.core.errors import InvalidValue, MissingExtra
 from seepage.report import summarise
 from seepage.report._exports import _list_checks, as_junit, as_sarif
 from seepage.report._figure import COLUMN, PAGE, leak_figure
-from seepage.report._leak_table import name_attacks
-from seepage.report._tables import _escape_latex, make_pivot, pivot_latex, pivot_markdown
+from seepage.report._summary import name_attacks
+from seepage.report._written_tables import _escape_latex, make_pivot, pivot_latex, pivot_markdown
 from seepage.scoring._identification import Identification
 
 PRUNE = (Component("Prune", {"ratio": 0.9}),)

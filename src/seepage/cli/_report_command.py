@@ -33,7 +33,7 @@ from seepage.report._dossier import make_dossier, read_dossier
 from seepage.report._dossier_sources import read_source
 from seepage.report._exports import as_junit, as_sarif
 from seepage.report._figure import leak_figure
-from seepage.report._tables import make_pivot, pivot_latex, pivot_markdown
+from seepage.report._written_tables import make_pivot, pivot_latex, pivot_markdown
 from seepage.report.page._dossier_page import dossier_page
 from seepage.report.page._several_audits import DashboardAudit, dashboard_page
 

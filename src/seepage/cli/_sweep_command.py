@@ -26,7 +26,7 @@ from seepage.core._client import Client
 from seepage.core.errors import Diverged, InvalidValue
 from seepage.defenses._clip import dp_sgd, gaussian_epsilon, noise_multiplier
 from seepage.report import as_csv, audit_verdict
-from seepage.report._leak_table import start_table
+from seepage.report._terminal_tables import start_table
 from seepage.report.page._sweep_page import SweepPoint, sweep_page, sweep_rows, tabulate_sweep
 from seepage.utility import Training, Utility, train
 

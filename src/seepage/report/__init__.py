@@ -28,18 +28,16 @@ from seepage.report._exports import (
 )
 from seepage.report._finding import Verdict
 from seepage.report._headroom import Headroom, explain_silence, headrooms, read_headroom
-from seepage.report._leak_table import leak_table
 from seepage.report._summary import Row, summarise
-from seepage.report._tables import (
+from seepage.report._terminal_tables import bound_table, change_table, leak_table
+from seepage.report._unscored import inapplicable, missing, unscored
+from seepage.report._verdict import audit_verdict, verdict
+from seepage.report._written_tables import (
     audit_markdown,
-    bound_table,
-    change_table,
     comparison_markdown,
     markdown_table,
     markdown_words,
 )
-from seepage.report._unscored import inapplicable, missing, unscored
-from seepage.report._verdict import audit_verdict, verdict
 from seepage.report.page._audit_page import audit_page
 from seepage.report.page._several_audits import comparison_page
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from seepage.audit._record import Defense, Record
-from seepage.audit._words import Setup, label_setups
+from seepage.audit._words import Setup, decibels, label_setups
 from seepage.audit.results import Level, Result, Results
 from seepage.audit.results._amount import SATURATED
 from seepage.audit.results._intervals import Interval, join_shared, mean_interval
@@ -80,6 +80,12 @@ class Change:
         """The setup in words; both, if the defense is another one now."""
         return ", now ".join(dict.fromkeys(labels[setup] for setup in self.setups))
 
+    def cells(self, labels: Mapping[Setup, str]) -> list[str]:
+        """The person, the setup, the attacks, what came back before and now, and the direction."""
+        psnrs = [None if row is None else row.psnr for row in (self.before, self.after)]
+        shown = map(decibels, psnrs)
+        return [self.name, self.words(labels), self.attacks, *shown, str(self.direction)]
+
     @property
     def attacks(self) -> str:
         """Names of the attacks that showed most, before and now."""
@@ -96,7 +102,7 @@ class Change:
 
     @property
     def identified(self) -> int:
-        """1 if the person is identified now and was not before, -1 the other way round, else 0."""
+        """1 if the person is newly identified, -1 if no longer, else 0."""
         if self.before is None or self.after is None:
             return 0
         return self.after.level.identified - self.before.level.identified
@@ -122,7 +128,7 @@ class Change:
 
 
 def _rank(result: Result) -> int:
-    """The order of levels; whether nothing was found conclusively does not count as a change."""
+    """The order of levels; inconclusive and not shown count as the same."""
     return min(result.level.rank, Level.inconclusive.rank)
 
 
@@ -156,7 +162,7 @@ People = Mapping[Person, Result]
 
 
 def _judge(records: Results | Sequence[Record]) -> dict[Attacked, dict[Defense, People]]:
-    """The strongest result on each person behind each defense."""
+    """The strongest result on each person, for each defense."""
     return {
         Attacked(*attacked): {
             # By their place in the data, since two audits may know different updates of somebody.
@@ -172,7 +178,7 @@ def _judge(records: Results | Sequence[Record]) -> dict[Attacked, dict[Defense, 
 def _pair(
     old: Mapping[Defense, People], new: Mapping[Defense, People]
 ) -> Iterator[tuple[tuple[Defense, Defense], People, People]]:
-    """Defenses of two audits that are compared, with the people behind each."""
+    """Defenses that are compared, each with its people in the two audits."""
     left, right = list(old), list(new)
     rules: tuple[Callable[[Defense], object], ...] = (tuple, lambda d: [link.name for link in d])
     for rule in rules:

@@ -1,4 +1,4 @@
-"""Contact sheets: truth beside reconstruction, as one picture."""
+"""Contact sheets: truth and reconstruction side by side, as one picture."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from seepage.scoring._identification import compute_luck
 
 # Probability with which luck alone may be called a leak.
 _LUCK = 0.05
-# Unless more rehearsed members than this are found, a test that finds nobody says nothing.
+# A test that finds no member is inconclusive unless it finds this share of rehearsed ones.
 _ABLE = 0.9
 # People in a file of evidence.
 _MOST = 10_000_000
@@ -182,7 +182,7 @@ def _find_in_audit(audit: AuditResult, source: str) -> Iterator[DossierFinding]:
             test="reconstruction",
             status=status,
             result=str(find_people(people, noun)),
-            # Whom an attack missed that could not tell says nothing of a share.
+            # An inconclusive attack says nothing of a share.
             interval="" if status is Status.unclear else share,
             **about,
         )
@@ -201,7 +201,7 @@ def _judge_people(people: Results) -> Status:
 
 
 def _judge_unscored(group: Results, noun: str, about: Mapping[str, str]) -> DossierFinding:
-    """Of a capture whose truth nobody gave, or of cases without a result."""
+    """A finding on a capture without a known truth, or on cases without a result."""
     proved = any((r.certificate or {}).get("certain") or is_proved(r) for r in group.unscored)
     return DossierFinding(
         test="reconstruction",

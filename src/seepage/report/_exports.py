@@ -85,7 +85,7 @@ def change_rows(found: Sequence[Change]) -> list[FlatRow]:
 
 
 def labelled_record(record: Record) -> dict[str, Any]:
-    """The plain form of a record, with labels in words beside the values."""
+    """The plain form of a record, with its values in words under `labels`."""
     labels = {
         "local": local_words(record.local),
         "defense": defense_words(record.defense),
@@ -253,7 +253,7 @@ _RULES = {
 
 
 def as_sarif(title: str, records: Results | Sequence[Record], *, version: str) -> str:
-    """Write SARIF 2.1.0, which code hosts show beside the code: what leaks, and what is unclear."""
+    """Write SARIF 2.1.0, which code hosts show: what leaks, and what is unclear."""
     rules = [
         {
             "id": f"seepage/{name}",

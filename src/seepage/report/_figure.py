@@ -1,4 +1,4 @@
-"""A figure for a paper: every person's score behind every defense, as SVG and as PDF."""
+"""A figure for a paper: every person's score with every defense, as SVG and as PDF."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class Finding:
 
     Args:
         kind: What was found.
-        level: What that says of the person whom it is about, or of the worst-off; None if nothing.
+        level: Of the person it is about, or of the worst-off; None if it is about nobody.
         numbers: What the sentence names.
 
     Example:

@@ -1,7 +1,4 @@
-"""Bounds beside what attacks reached, person by person, in one unit and in words.
-
-Where the assumptions of a bound do not cover an attack, that is said.
-"""
+"""What bounds allow and what attacks reached, person by person, in one unit and in words."""
 
 from __future__ import annotations
 
@@ -62,7 +59,7 @@ def _find_scene(record: Record) -> Scene:
 
 @dataclass(frozen=True)
 class Standing:
-    """A bound on one person, beside the attacks on that person.
+    """A bound on one person, and the attacks on that person.
 
     The ceiling, in dB of PSNR, is what no attack exceeds, or what some attack reaches.
     """
@@ -80,14 +77,14 @@ class Standing:
 
     @property
     def passed(self) -> bool:
-        """Whether an attack came closer than the number, whatever it assumes."""
+        """Whether an attack came closer than the number, whether or not it is covered."""
         closest = self.closest
         lower = self.bound.side == "lower"
         return lower and closest is not None and closest.psnr > self.ceiling
 
     @property
     def looser_than_guess(self) -> bool:
-        """Whether a guess without any update is closer, so that the bound holds back nobody."""
+        """Whether a guess without any update is closer, so that the bound means nothing."""
         guesses = [a.baseline for a in self.tried if a.baseline is not None]
         return self.bound.side == "lower" and bool(guesses) and max(guesses) > self.ceiling
 
@@ -113,7 +110,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Headroom:
-    """One bound on all people of one scene, beside the attacks on them.
+    """One bound on all people of one scene, and the attacks on them.
 
     Args:
         scene: Data, network, setup and mode.
@@ -269,6 +266,28 @@ def explain_silence(found: Sequence[Headroom]) -> list[str]:
         reasons = [*remarks[:_REASONS], *[f"and {count_noun(left, 'more reason')}"] * (left > 0)]
         told.append(f"{short[bound]} says nothing behind {setups}: {'; '.join(reasons)}.")
     return told
+
+
+# The titles of what `tabulate_headrooms` writes.
+COLUMNS = ("network", "defense", "bound", "error at least", "PSNR at most", "closest attack", "")
+
+
+def tabulate_headrooms(found: Sequence[Headroom]) -> list[list[str]]:
+    """One row per scene and bound, as text under `COLUMNS`."""
+    short = short_names(headroom.bound for headroom in found)
+    labels = label_setups(headroom.scene.setup for headroom in found)
+    return [
+        [
+            headroom.scene.model,
+            labels[headroom.scene.setup],
+            short[headroom.bound],
+            error_words(headroom.middle.rmse) if headroom.people else "-",
+            decibels(headroom.middle.ceiling) if headroom.people else "-",
+            closest_words([headroom]),
+            read_headroom(headroom),
+        ]
+        for headroom in found
+    ]
 
 
 def closest_words(found: Sequence[Headroom]) -> str:

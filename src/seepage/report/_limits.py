@@ -1,7 +1,7 @@
-"""How often any attack at all can identify a person, from the clipping and the noise alone.
+"""How often any attack can identify a person, from clipping and noise alone.
 
-Attacks show what leaks at least. This limit holds for every attack, and as the noise grows it falls
-to luck, below which nobody can be called identified.
+Attacks show what leaks at least. This limit holds for every attack; with more noise it falls to
+luck.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from seepage.report._finding import Finding, find
 from seepage.report.wording import Kind
 from seepage.scoring._identification import compute_luck
 
-# Limits above this hold nobody back and are not told.
+# Limits above this are not worth a sentence.
 _TELLING = 0.5
-# Limits below this belong in the headline: hardly anybody can be identified by any attack.
+# Limits below this belong in the headline.
 _REASSURING = 0.05
 # Probability with which luck alone may raise an alarm.
 _LUCK = 1e-3
@@ -36,9 +36,9 @@ class _Limit:
 
 
 def _find_limit(record: Record, strangers: int) -> _Limit | None:
-    """The limit that the client of a case promises; None if it promises none.
+    """The limit that the defense of a case promises; None if it promises none.
 
-    Beside the update, the client must share nothing that was computed from the batch.
+    The client must share nothing else that was computed from the batch.
     """
     from seepage.bounds._dp_limits import IdentificationLimit
 
@@ -61,13 +61,13 @@ def _read_noise(record: Record) -> float:
 
 
 def find_settled(results: Results) -> set[Setup]:
-    """The setups in which a theorem leaves every attack nothing but luck, and nobody had that."""
+    """Setups in which theory leaves only luck to any attack, and no one was identified."""
     open_ = {a.setup for a in results if not a.settled or a.level.identified}
     return {row.setup for row in results} - open_
 
 
 def find_limits(results: Results) -> list[Finding]:
-    """How often any attack could identify somebody, where a limit says anything."""
+    """For each setup with noise, how often any attack could identify a person."""
     found: dict[Setup, _Limit] = {}
     unlimited: dict[Setup, None] = {}
     for row in results:
@@ -92,9 +92,9 @@ def find_limits(results: Results) -> list[Finding]:
 
 
 def find_ceiling(people: Results) -> float:
-    """The share of these people that any attack identifies at most, if nobody was; else 1.
+    """The largest share of these people that any attack can identify; 1 if someone was.
 
-    An attack that was too weak to tell says nothing, but a limit holds for stronger ones too.
+    A limit holds for stronger attacks than those that were run, too.
     """
     places = [(row, row.identification) for row in people]
     if any(row.level.identified or place is None or not place.fair for row, place in places):
@@ -105,7 +105,7 @@ def find_ceiling(people: Results) -> float:
 
 
 def find_beaten(results: Results) -> list[Finding]:
-    """One alarm for each attack that identifies more people than any attack can."""
+    """An alarm for each attack that identified more people than theory allows."""
     labels = label_setups(results.setups)
     groups = results.by("attack", "setup", "model", "seed")
     alarms = []

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from seepage.audit._record import Defense, Record
-from seepage.audit._words import Setup, residual_words
+from seepage.audit._record import UNAWARE, Defense, Record
+from seepage.audit._words import Setup, local_words, residual_words, tell_apart, threat_label
 from seepage.audit.results import Results
 from seepage.audit.results._amount import Amount, find_baseline, headline, in_references
 from seepage.core._construct import Component
+from seepage.core._grouping import group_by
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one attack got from everybody behind one defense.
+    """What one attack recovered of all people with one defense.
 
     Args:
         data: Name of the data set.
@@ -81,7 +82,7 @@ class Row:
 def summarise(records: Results | Sequence[Record]) -> list[Row]:
     """Group attacks by everything but people and seeds, the worst leak first.
 
-    An attack that found more behind a defense has another row without it, see `Result.behind`.
+    An attack that found more with a defense also has a row without it, see `Result.behind`.
     """
     groups = Results.of(records).without("seed")
     rows = [_summarise_group(group) for group in groups.values()]
@@ -89,25 +90,16 @@ def summarise(records: Results | Sequence[Record]) -> list[Row]:
 
 
 def _summarise_group(group: Results) -> Row:
+    first = group.records[0]
     done = [record for record in group.records if record.error is None]
     metric = headline({name: None for record in done for name in record.scores})
-    people = [
-        (value, person, record, index)
-        for record in done
-        for index, (person, value) in enumerate(
-            zip(record.people, record.scores.get(metric, ()), strict=False)
-        )
-        if value is not None
-    ]
+    scored = [(value, row) for row in group if (value := row.score(metric)) is not None]
+    worst, row = max(scored, key=lambda pair: pair[0], default=(-math.inf, None))
     # Repetitions of an attack on one person are no more people: the best counts.
-    best: dict[int, float] = {}
-    for value, number, *_ in people:
-        best[number] = max(value, best.get(number, -math.inf))
-    worst, person, record, index = max(
-        people, key=lambda entry: entry[0], default=(-math.inf, None, None, 0)
-    )
-    other = {} if record is None else {n: v[index] for n, v in record.scores.items()}
-    first = group.records[0]
+    people = group_by(scored, lambda pair: pair[1].victim).values()
+    best = [max(value for value, _ in repeated) for repeated in people]
+    is_measured = any("exact" in record.scores for record in done)
+    residuals = [r.certificate["residual"] for r in group.unscored if r.certificate]
     return Row(
         data=first.data,
         model=first.model,
@@ -120,33 +112,17 @@ def _summarise_group(group: Results) -> Row:
         people=len({row.victim for row in group}),
         metric=metric,
         worst=worst,
-        worst_person=person,
-        median=median(best.values()) if best else -math.inf,
-        baseline=None if record is None else find_baseline(record, index, metric),
-        exact=_exact(done),
+        worst_person=None if row is None else row.victim[1],
+        median=median(best) if best else -math.inf,
+        baseline=None if row is None else find_baseline(row.record, row.index, metric),
+        exact=len({row.victim for row in group if row.exact}) if is_measured else None,
         identified=group.identified,
-        other=other,
+        other={} if row is None else {name: row.score(name) for name in row.record.scores},
         seconds=sum(float(r.effort.get("seconds", 0)) for r in done),
         failed=sum(record.failed for record in group.records),
         unfit=sum(not record.applicable for record in group.records),
-        residual=min(
-            (float(r.certificate["residual"] or 0) for r in group.unscored if r.certificate),
-            default=None,
-        ),
+        residual=min((float(residual or 0) for residual in residuals), default=None),
     )
-
-
-def _exact(records: list[Record]) -> int | None:
-    """How many came back exactly, in any repetition."""
-    if not any("exact" in record.scores for record in records):
-        return None
-    people = {
-        person
-        for record in records
-        for index, person in enumerate(record.people if record.scores else ())
-        if record.is_exact(index)
-    }
-    return len(people)
 
 
 def exact_words(row: Row, *, of: str) -> str:
@@ -155,9 +131,61 @@ def exact_words(row: Row, *, of: str) -> str:
 
 
 def unscored_words(row: Row) -> str:
-    """What stands in the place of a score where there is none."""
+    """What is shown instead of a score that is missing."""
     if row.residual is not None:
         return f"residual {residual_words(row.residual)}"
     if row.failed:
         return "failed"
     return "n/a" if row.unfit else "no truth"
+
+
+# Columns that are shown only if they vary, by the field of a row.
+_VARYING = {"batch": "batch_size", "client": "local", "adversary": "threat", "drawn": "sampling"}
+
+
+def list_varying(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """The cells of the columns that are shown only if they vary."""
+    clients = tell_apart((row.local for row in rows), local_words, str)
+    cells = {
+        "batch": [str(row.batch_size) for row in rows],
+        "client": [clients[row.local] for row in rows],
+        "adversary": ["" if r.threat is None else threat_label(r.threat) for r in rows],
+        "drawn": [row.sampling for row in rows],
+    }
+    # The name of an unaware attack already says what its threat would.
+    aware = [row for row in rows if not row.attack.name.startswith(UNAWARE)]
+    varying = {
+        column: cells[column]
+        for column, name in _VARYING.items()
+        if len({getattr(row, name) for row in aware}) > 1
+    }
+    steps = [str(row.attack.arguments.get("steps", "")) for row in rows]
+    names = [row.attack.name for row in rows]
+    if len(set(zip(names, steps, strict=True))) > len(set(names)):
+        varying["steps"] = steps
+    return varying
+
+
+def name_attacks(attacks: Iterable[Component]) -> dict[Component, str]:
+    """Each attack by its name, with the options that tell it from others of the same name.
+
+    Steps are left out, since they have a column of their own.
+
+    Example:
+        >>> weak, strong = Component("dlg", {"tv": 0.1}), Component("dlg", {"tv": 0.2})
+        >>> list(name_attacks([weak, strong, Component("rgap")]).values())
+        ['dlg tv=0.1', 'dlg tv=0.2', 'rgap']
+    """
+    groups = group_by(dict.fromkeys(attacks), lambda attack: attack.name)
+    labels = {}
+    for name, group in groups.items():
+        options = dict.fromkeys(option for attack in group for option in attack.arguments)
+        telling = [
+            option
+            for option in options
+            if option != "steps" and len({repr(a.arguments.get(option)) for a in group}) > 1
+        ]
+        for attack in group:
+            told = [f"{o}={attack.arguments[o]}" for o in telling if o in attack.arguments]
+            labels[attack] = " ".join([name, *told])
+    return labels

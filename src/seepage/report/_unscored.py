@@ -19,7 +19,7 @@ from seepage.report.wording import Kind, proof_words
 if TYPE_CHECKING:
     from seepage.audit._audit_result import AuditResult
 
-# Combinations without a result that are told one by one.
+# The most combinations without a result that are named.
 _UNJUDGED = 3
 
 
@@ -49,7 +49,7 @@ def verdict_without_truth(results: Results, *, noun: str) -> Verdict | None:
 
 
 def _rank_guess(record: Record) -> tuple[bool, int, int, float]:
-    """What orders guesses: those that explain come first, then those sure of most."""
+    """The order of guesses: those that explain the update first, then those that prove most."""
     unexplained = record.residual > EXPLAINED
     return unexplained, -_count_certain(record), -_count_sure(record), record.residual
 
@@ -60,7 +60,7 @@ def _count_certain(record: Record) -> int:
 
 
 def _count_sure(record: Record) -> int:
-    """How many inputs the equations of one layer determine, whatever comes behind it."""
+    """How many inputs the equations of one layer determine."""
     return int(record.effort.get("sure", 0))
 
 
@@ -79,7 +79,7 @@ def _judge_update(record: Record) -> tuple[Kind, dict[str, object]]:
 
 
 def _judge_updates(guesses: Sequence[Record]) -> tuple[Kind, dict[str, object]]:
-    """Of how many captured updates a guess explains them or is proved."""
+    """How many captured updates a guess explains, or is proved for."""
     updates: dict[str, object] = {"updates": len({record.data for record in guesses})}
     explained = {record.data for record in guesses if record.residual <= EXPLAINED}
     proofs = {r.data: proof_words(r.certificate) for r in guesses if r.certificate and is_proved(r)}
@@ -110,7 +110,7 @@ def _judge_quality(record: Record) -> Iterator[Finding]:
 
 
 def find_assumed(audit: AuditResult) -> list[Finding]:
-    """Which defense the attacks took to be behind captured updates, which do not say it."""
+    """Which defense attacks assumed for captured updates, which do not record it."""
     names = name_captures(audit.spec)
     assumed = {record.defense for record in audit.records if record.data in names}
     if not assumed:
@@ -128,7 +128,7 @@ def find_certain_words(records: Sequence[Record]) -> list[Finding]:
 
 
 def find_unjudged(results: Results, labels: Mapping[Setup, str]) -> list[Finding]:
-    """Of which networks and data nothing is known, in setups where others have a result."""
+    """Networks and data without a result, in setups where others have one."""
     groups = results.by(*ATTACKED)
     found = {
         f"for {model} on {data}, {labels[setup]}": record.failed

@@ -109,7 +109,7 @@ def find_people(people: Results, noun: str, *, where: str = "", ceiling: float =
     Args:
         people: The strongest result on each.
         noun: What a person's data are called.
-        where: Behind which defenses, as a clause.
+        where: With which defenses, as a clause.
         ceiling: The share of people that any attack identifies at most; 1 if that is not known.
     """
     found = people.identified
@@ -139,18 +139,18 @@ def _count_parts(people: Results) -> dict[str, object]:
 
 
 def _explain(people: Results) -> tuple[Cause, int]:
-    """Why nothing can be concluded, and how many strangers it takes where these are too few."""
+    """Why it is inconclusive, and how many strangers it takes if there were too few."""
     cause = find_cause(people)
     return cause, fewest_strangers(len(people)) if cause is Cause.close_call else 0
 
 
 def _is_unsimulated(row: Result) -> bool:
-    """Whether the defense did something else than it tells who simulates it."""
+    """Whether the defense does something else than what attacks simulate."""
     return bool(row.record.effort.get("unsimulated"))
 
 
 def find_cause(people: Results) -> Cause:
-    """Why nothing can be concluded from having found nobody."""
+    """Why it is inconclusive that these people were not identified."""
     unclear = [row for row in people if row.unclear]
     controlled = [row.record.control for row in unclear if row.record.control is not None]
     places = [row.identification for row in unclear if row.identification is not None]
@@ -175,7 +175,7 @@ def find_cause(people: Results) -> Cause:
             return Cause.cut
         if "misled" in flags:
             return Cause.misled
-        # A single batch of canaries is enough where more of them would clear nobody.
+        # More canaries would not help if the attacks may still gain.
         if any(may_gain(row.record) for row in unclear) or any(c.able for c in controlled):
             return Cause.more_steps
         return Cause.few_canaries
@@ -190,7 +190,7 @@ def _find_unsimulated(results: Results, labels: _Labels) -> Iterator[Finding]:
 
 
 def _find_scarce(groups: Collection[Results]) -> Iterator[Finding]:
-    """How many can only be identified by a near copy, for lack of strangers."""
+    """How many people only a near copy can identify, because there are too few strangers."""
     people = {row.person for group in groups for row in group}
     missed = {row.person: row for group in groups for row in group if not row.level.identified}
     places = [row.identification for row in missed.values() if row.identification is not None]
@@ -200,14 +200,14 @@ def _find_scarce(groups: Collection[Results]) -> Iterator[Finding]:
 
 
 def _find_counted_together(results: Results) -> Iterator[Finding]:
-    """How people behind several captured updates were counted."""
+    """How people of several captured updates were counted."""
     updates = {row.update for row in results if row.record.known_as}
     if len(updates) > 1:
         yield find(Kind.counting, updates=len(updates))
 
 
 def _find_repeated(groups: _Groups, labels: _Labels) -> Iterator[Finding]:
-    """Who counts as found behind a link that the adversary can apply itself."""
+    """People found only after a step that the adversary can apply to the update itself."""
     for setup, people in groups.items():
         for links, found in group_by(people, lambda row: row.behind).items():
             if links:
@@ -216,7 +216,7 @@ def _find_repeated(groups: _Groups, labels: _Labels) -> Iterator[Finding]:
 
 
 def _find_outdone(groups: _Groups, labels: _Labels) -> Iterator[Finding]:
-    """Behind which defenses more came back of somebody than without, though less is shared."""
+    """Defenses with which more came back of a person than without one."""
     for setup, people in groups.items():
         bare = replace(setup, defense=NO_DEFENSE)
         known = {row.victim: row for row in groups.get(bare, Results(()))}
@@ -329,19 +329,19 @@ def _find_changes(groups: _Groups, labels: _Labels) -> Iterator[Finding]:
 
 
 def _find_population(bare: _Groups) -> Iterator[Finding]:
-    """How many of a population may be identified although nobody was, without a defense."""
+    """What is left open if no one was identified without a defense."""
     if bare and not any(people.identified or people.unclear for people in bare.values()):
         yield find(Kind.population, **_count_rest(min(bare.values(), key=_count_updates)))
 
 
 def _count_rest(people: Results) -> dict[str, object]:
-    """What having found none of these people leaves open."""
+    """How large a share of a population may still be identifiable."""
     updates = _count_updates(people)
     return {"people": len(people), "updates": updates, "share": share_not_ruled_out(updates)}
 
 
 def _count_updates(people: Results) -> int:
-    """How many independent draws these people are: those of one update share all that varies."""
+    """How many independent draws these people are: one for each update."""
     return len({row.update for row in people})
 
 

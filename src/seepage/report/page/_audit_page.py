@@ -176,7 +176,7 @@ def _draw_cell(data: str | None, updates: Mapping[str, Results]) -> Markup:
 
 
 def _control_section(records: Sequence[Record]) -> Section | None:
-    """How each attack did on people whom the audit chose itself; None without controls."""
+    """How each attack did on people that the audit chose itself; None without controls."""
     found = {
         (record.data, record.model, record.attack, Setup.of(record)): record.control
         for record in records

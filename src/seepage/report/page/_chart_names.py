@@ -1,4 +1,4 @@
-"""Places for names beside the marks of a chart, so that no two overlap."""
+"""Places for the names of marks in a chart, so that no two overlap."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LabelBox:
 
 @dataclass(frozen=True)
 class Name:
-    """A name in its box, beside a mark of radius `dot`; `closest` if no other mark is closer."""
+    """A name in its box near a mark of radius `dot`; `closest` if no other mark is closer."""
 
     text: str
     at: Spot

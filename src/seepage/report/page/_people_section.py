@@ -1,4 +1,4 @@
-"""Sections person by person: truth beside reconstruction, and a table of every score."""
+"""Sections person by person: truth and reconstruction, and a table of every score."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Kind(StrEnum):
     masked = auto()
     rehearsal_rising = auto()
     made_up = auto()
-    # Of captured updates whose truth nobody gave.
+    # Of captured updates without a known truth.
     nothing_assumed = auto()
     assumed = auto()
     words_proved = auto()
@@ -96,7 +96,7 @@ class Kind(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why it means nothing that nobody was found; galleries have their own names."""
+    """Why it is inconclusive that no one was found; galleries have their own names."""
 
     unsimulated = auto()
     exact_alone = auto()

@@ -81,7 +81,7 @@ def _say_parts(parts: Sequence[Amount], labels: int = 0, total: int = 1) -> str:
 
 
 def _say_missed(template: str) -> Callable[..., str]:
-    """Word a headline that found nobody."""
+    """Word a headline about people of whom none was identified."""
 
     def say(
         *,
@@ -166,7 +166,7 @@ def _say_scarce(*, scarce: int, total: int) -> str:
 
 
 def _say_rest(template: str) -> Callable[..., str]:
-    """Word what is left open by so many people of whom none was identified."""
+    """Word how many others may be identifiable, if none of these people was."""
 
     def say(*, people: int, updates: int, share: float, **numbers: object) -> str:
         shared = f" in {count_noun(updates, 'update')}" if updates < people else ""

@@ -1,26 +1,28 @@
-"""What leaked as a table on a terminal: one line per attack and setup, in the width there is."""
+"""Tables on a terminal: what leaked, in the width there is; what theory allows; what changed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from seepage.audit._record import UNAWARE
-from seepage.audit._words import defense_words, local_words, short_names, tell_apart, threat_label
-from seepage.core._construct import Component
-from seepage.core._grouping import group_by
+from seepage.audit._words import defense_words, label_setups, short_names
 from seepage.core._scale import DECIBELS
-from seepage.report._summary import Row, exact_words, unscored_words
+from seepage.report._change import Change, Direction
+from seepage.report._headroom import COLUMNS, Headroom, tabulate_headrooms
+from seepage.report._summary import Row, exact_words, list_varying, name_attacks, unscored_words
+from seepage.report.wording import Kind
 from seepage.scoring._scores import find_scale
 
-# A column that is not needed is shown if every name then still gets so many characters.
+# An optional column is shown if all columns of names keep at least this many characters.
 ENOUGH, COMFORTABLE = 12, 28
 _NARROWEST = 4
-_FIELDS = {"batch": "batch_size", "client": "local", "adversary": "threat", "drawn": "sampling"}
+# The most changes that are listed.
+_CHANGES = 20
+_STYLES = {Direction.worse: "bold red", Direction.better: "green"}
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class _Column:
         object.__setattr__(self, "longest_word", max(map(len, words)))
 
     def least(self, enough: int) -> int:
-        """The width that fits the longest word, and up to `enough` of the longest cell."""
+        """The least width: that of the longest word, or of the longest cell up to `enough`."""
         return max(self.longest_word, min(self.widest, enough))
 
 
@@ -92,38 +94,13 @@ def _name_columns(rows: Sequence[Row]) -> list[_Column]:
     return [*columns, _Column("defense", [defense_words(row.defense) for row in rows])]
 
 
-def name_attacks(attacks: Iterable[Component]) -> dict[Component, str]:
-    """Each attack by its name, with the options that tell it from others of the same name.
-
-    Steps are left out, since they have a column of their own.
-
-    Example:
-        >>> weak, strong = Component("dlg", {"tv": 0.1}), Component("dlg", {"tv": 0.2})
-        >>> list(name_attacks([weak, strong, Component("rgap")]).values())
-        ['dlg tv=0.1', 'dlg tv=0.2', 'rgap']
-    """
-    groups = group_by(dict.fromkeys(attacks), lambda attack: attack.name)
-    labels = {}
-    for name, group in groups.items():
-        options = dict.fromkeys(option for attack in group for option in attack.arguments)
-        telling = [
-            option
-            for option in options
-            if option != "steps" and len({repr(a.arguments.get(option)) for a in group}) > 1
-        ]
-        for attack in group:
-            told = [f"{o}={attack.arguments[o]}" for o in telling if o in attack.arguments]
-            labels[attack] = " ".join([name, *told])
-    return labels
-
-
 def _name_networks(rows: Sequence[Row], *, full: bool = False) -> _Column:
     short = short_names(row.model for row in rows)
     return _Column("network", [row.model if full else short[row.model] for row in rows])
 
 
 def _list_optional(rows: Sequence[Row], names: Sequence[_Column]) -> list[tuple[_Column, int]]:
-    """Further columns, the most useful first, and how much room names should keep beside each."""
+    """Optional columns, the most useful first, each with the width that names must keep."""
 
     def number(title: str, cells: list[str]) -> _Column:
         return _Column(title, cells, is_number=True)
@@ -150,7 +127,7 @@ def _gaps(names: Sequence[_Column], numbers: Sequence[_Column]) -> int:
 
 
 def _share_room(columns: Sequence[_Column], room: int) -> list[int]:
-    """Narrow the widest columns until all fit: down to their longest word, then further."""
+    """Widths that fit the room; the widest columns are narrowed first."""
     widths = [column.widest for column in columns]
     for least in ([column.longest_word for column in columns], [_NARROWEST] * len(columns)):
         while sum(widths) > room:
@@ -161,31 +138,8 @@ def _share_room(columns: Sequence[_Column], room: int) -> list[int]:
     return widths
 
 
-def list_varying(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """The cells of the columns that are shown only if they vary."""
-    clients = tell_apart((row.local for row in rows), local_words, str)
-    cells = {
-        "batch": [str(row.batch_size) for row in rows],
-        "client": [clients[row.local] for row in rows],
-        "adversary": ["" if r.threat is None else threat_label(r.threat) for r in rows],
-        "drawn": [row.sampling for row in rows],
-    }
-    # The name of an unaware attack already says what its threat would.
-    aware = [row for row in rows if not row.attack.name.startswith(UNAWARE)]
-    varying = {
-        column: cells[column]
-        for column, name in _FIELDS.items()
-        if len({getattr(row, name) for row in aware}) > 1
-    }
-    steps = [str(row.attack.arguments.get("steps", "")) for row in rows]
-    names = [row.attack.name for row in rows]
-    if len(set(zip(names, steps, strict=True))) > len(set(names)):
-        varying["steps"] = steps
-    return varying
-
-
 def start_table(title: str, caption: str | None) -> Table:
-    """Begin a table in the style of all of them."""
+    """An empty table in our style."""
     return Table(
         title=title,
         caption=caption,
@@ -232,3 +186,44 @@ def _write_identified(row: Row) -> Text:
         return Text("-")
     style = "bold red" if row.identified else "green"
     return Text(f"{row.identified}/{row.people}", style=style)
+
+
+def bound_table(found: Sequence[Headroom]) -> Table:
+    """One line per bound that says something; `explain_silence` explains the others."""
+    table = start_table(
+        "What theory allows",
+        "For the person in the middle: the error per entry that no attack covered by the bound "
+        "goes below, and the PSNR that this means. The report lists the assumptions.",
+    )
+    for column in COLUMNS:
+        numeric = column in ("error at least", "PSNR at most")
+        table.add_column(
+            column,
+            justify="right" if numeric else "left",
+            overflow="fold",
+            max_width=8 if numeric else None,
+        )
+    shown = [headroom for headroom in found if headroom.informative]
+    rows = tabulate_headrooms(shown)
+    networks = short_names(row[0] for row in rows)
+    for headroom, (network, *row) in zip(shown, rows, strict=True):
+        beaten = headroom.standing.kind is Kind.bound_contradicted
+        style = "bold red" if beaten else ""
+        table.add_row(*(Text(cell, style=style) for cell in (networks[network], *row)))
+    return table
+
+
+def change_table(found: Sequence[Change]) -> Table:
+    """One line per person and setup that changed, the worst first; at most 20."""
+    changed = [change for change in found if change.direction in _STYLES]
+    left = len(changed) - _CHANGES
+    table = start_table("What changed, worst first", f"and {left} more" if left > 0 else None)
+    for column in ("person", "defense", "attack"):
+        table.add_column(column, overflow="fold")
+    for column in ("before", "now", ""):
+        table.add_column(column, justify="right", no_wrap=True)
+    labels = label_setups(setup for change in found for setup in change.setups)
+    for change in changed[:_CHANGES]:
+        *cells, direction = change.cells(labels)
+        table.add_row(*map(Text, cells), Text(direction, style=_STYLES[change.direction]))
+    return table

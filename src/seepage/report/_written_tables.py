@@ -1,116 +1,30 @@
-"""The summary as tables: on a terminal, in Markdown for an issue, and as pivot tables."""
+"""Tables in files: the verdict and the summary in Markdown, and pivot tables, also in LaTeX."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-from rich.text import Text
-
 from seepage._printable import make_printable
-from seepage.audit._words import (
-    Setup,
-    decibels,
-    label_defenses,
-    label_setups,
-    short_names,
-    threat_words,
-)
+from seepage.audit._words import label_defenses, label_setups, short_names, threat_words
 from seepage.report._change import Change, Direction, comparison_verdict
 from seepage.report._finding import Verdict
-from seepage.report._headroom import (
-    Headroom,
-    closest_words,
-    error_words,
-    explain_silence,
-    headrooms,
-    read_headroom,
+from seepage.report._headroom import COLUMNS, explain_silence, headrooms, tabulate_headrooms
+from seepage.report._summary import (
+    Row,
+    exact_words,
+    list_varying,
+    name_attacks,
+    summarise,
+    unscored_words,
 )
-from seepage.report._leak_table import list_varying, name_attacks, start_table
-from seepage.report._summary import Row, exact_words, summarise, unscored_words
 from seepage.report._unscored import missing
 from seepage.report._verdict import audit_verdict
-from seepage.report.wording import Kind
 
 if TYPE_CHECKING:
     from seepage.audit._audit_result import AuditResult
-
-
-SHOWN = 20
-COLUMNS = ("network", "defense", "bound", "error at least", "PSNR at most", "closest attack", "")
-STYLES = {Direction.worse: "bold red", Direction.better: "green"}
-
-
-def bound_table(found: Sequence[Headroom]) -> Table:
-    """One line per bound that says something; `explain_silence` explains the others."""
-    table = start_table(
-        "What theory allows",
-        "For the person in the middle: the error per entry that no attack covered by the bound "
-        "goes below, and the PSNR that this means. The report lists the assumptions.",
-    )
-    for column in COLUMNS:
-        numeric = column in ("error at least", "PSNR at most")
-        table.add_column(
-            column,
-            justify="right" if numeric else "left",
-            overflow="fold",
-            max_width=8 if numeric else None,
-        )
-    shown = [headroom for headroom in found if headroom.informative]
-    rows = _tabulate_bounds(shown)
-    networks = short_names(row[0] for row in rows)
-    for headroom, (network, *row) in zip(shown, rows, strict=True):
-        beaten = headroom.standing.kind is Kind.bound_contradicted
-        style = "bold red" if beaten else ""
-        table.add_row(*(Text(cell, style=style) for cell in (networks[network], *row)))
-    return table
-
-
-def _tabulate_bounds(found: Sequence[Headroom]) -> list[list[str]]:
-    """One row per scene and bound, as text under `COLUMNS`."""
-    short = short_names(headroom.bound for headroom in found)
-    labels = label_setups(headroom.scene.setup for headroom in found)
-    return [
-        [
-            headroom.scene.model,
-            labels[headroom.scene.setup],
-            short[headroom.bound],
-            error_words(headroom.middle.rmse) if headroom.people else "-",
-            decibels(headroom.middle.ceiling) if headroom.people else "-",
-            closest_words([headroom]),
-            read_headroom(headroom),
-        ]
-        for headroom in found
-    ]
-
-
-def change_table(found: Sequence[Change]) -> Table:
-    """One line per person and setup that changed, the worst first; at most `SHOWN`."""
-    changed = [change for change in found if change.direction in STYLES]
-    left = len(changed) - SHOWN
-    table = start_table("What changed, worst first", f"and {left} more" if left > 0 else None)
-    for column in ("person", "defense", "attack"):
-        table.add_column(column, overflow="fold")
-    for column in ("before", "now", ""):
-        table.add_column(column, justify="right", no_wrap=True)
-    labels = label_setups(setup for change in found for setup in change.setups)
-    for change in changed[:SHOWN]:
-        *cells, direction = _change_cells(change, labels)
-        table.add_row(*map(Text, cells), Text(direction, style=STYLES[change.direction]))
-    return table
-
-
-def _change_cells(change: Change, labels: Mapping[Setup, str]) -> list[str]:
-    return [
-        change.name,
-        change.words(labels),
-        change.attacks,
-        *(decibels(None if a is None else a.psnr) for a in (change.before, change.after)),
-        str(change.direction),
-    ]
 
 
 def audit_markdown(audit: AuditResult) -> str:
@@ -146,7 +60,7 @@ def audit_markdown(audit: AuditResult) -> str:
     bounds = headrooms(audit.results, audit.bounds)
     if not bounds:
         return text
-    table = markdown_table(list(COLUMNS), _tabulate_bounds(bounds))
+    table = markdown_table(list(COLUMNS), tabulate_headrooms(bounds))
     reasons = [line for reason in explain_silence(bounds) for line in ("", markdown_words(reason))]
     return text + "\n".join(["", "## What theory allows", "", *table, *reasons]) + "\n"
 
@@ -154,9 +68,7 @@ def audit_markdown(audit: AuditResult) -> str:
 def comparison_markdown(before: str, after: str, found: Sequence[Change]) -> str:
     """What changed between two audits, the worst first, without what stayed the same."""
     labels = label_setups(setup for change in found for setup in change.setups)
-    rows = [
-        _change_cells(change, labels) for change in found if change.direction is not Direction.same
-    ]
+    rows = [change.cells(labels) for change in found if change.direction is not Direction.same]
     header = ["person", "defense", "attack", before, after, ""]
     return _write_document(f"{before} against {after}", comparison_verdict(found), [], header, rows)
 
