@@ -147,6 +147,18 @@ def people_normalised_by_themselves(count):
     }
 
 
+def people_before_a_wide_head(count):
+    photos = sp.data.load("photos", pixels=8)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        wide = nn.Linear(8 * 6 * 6, 1024, bias=False)
+        nn.init.normal_(wide.weight, std=(8 * 6 * 6) ** -0.5)
+        body = nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Flatten()
+        model = nn.Sequential(*body, wide, nn.ReLU(), nn.Linear(1024, 10))
+    task = sp.Task(model, sp.cross_entropy, photos.domain)
+    return {"task": task, "batch": photos.batch(count)}
+
+
 def people_of_a_regression(count):
     photos = sp.data.load("photos", pixels=16)
     with torch.random.fork_rng():
@@ -246,6 +258,11 @@ ATTACKED = {
         sp.attacks.exact_features(),
         photos("two_layer", 4, pixels=8, neurons=1024),
         80.0,
+    ),
+    "feature_inversion": (
+        sp.attacks.feature_inversion(decoder=None, steps=400),
+        people_before_a_wide_head(3),
+        35.0,
     ),
     "gradattack_strongest": (
         sp.attacks.gradattack_strongest(steps=180, tv=1e-3),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from seepage.attacks._adaptive import adaptive
 from seepage.attacks._dager import dager
 from seepage.attacks._dlg import dlg, grad_inversion, idlg, learn_from_gradients
+from seepage.attacks._feature_inversion import feature_inversion
 from seepage.attacks._image_prior import PriorNetwork, through
 from seepage.attacks._inverting_gradients import gradattack_strongest, inverting_gradients
 from seepage.attacks._rounds import exact_rounds, stack_rounds
@@ -53,6 +54,7 @@ ATTACKS: Catalogue[Callable[..., Attack]] = Catalogue(
             dlg,
             exact_batch,
             exact_features,
+            feature_inversion,
             first_layer_fc,
             grad_inversion,
             gradattack_strongest,
@@ -94,6 +96,7 @@ __all__ = [
     "exact_batch",
     "exact_features",
     "exact_rounds",
+    "feature_inversion",
     "first_layer_fc",
     "grad_inversion",
     "gradattack_strongest",

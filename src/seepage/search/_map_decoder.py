@@ -51,7 +51,7 @@ class Decoder:
 
     def __post_init__(self) -> None:
         require_at_least(1, epochs=self.epochs, width=self.width)
-        if self.public is not None and len(self.public.inputs) < _FEWEST:
+        if self.public is not None and not has_enough(self.public):
             raise InvalidValue(
                 f"expected at least {_FEWEST} public inputs to learn a decoder from, got "
                 f"{len(self.public.inputs)}; without any it learns from made-up ones"
@@ -90,6 +90,16 @@ class Decoder:
         if not learned.cut:
             _learned(name).append(learned)
         return learned
+
+
+def has_enough(public: PublicData) -> bool:
+    """Whether a decoder can learn from these inputs what holds for others.
+
+    Example:
+        >>> has_enough(PublicData(torch.zeros(3, 1, 8, 8)))
+        False
+    """
+    return len(public.inputs) >= _FEWEST
 
 
 def _count_epochs(task: Task, inputs: int) -> int:
