@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MethodType, SimpleNamespace
 
 import torch
@@ -86,70 +87,49 @@ class _PackedTargets:
         ]
 
 
-@dataclass(frozen=True)
-class _OfParts:
-    """A loss that a training loop calls with more than outputs and labels."""
-
-    loss: AnyLoss
-    packed: _PackedTargets
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.loss(outputs, *self.packed.unpack(targets))
+# Losses as training loops call them, made functions of outputs and targets by `partial`.
 
 
-@dataclass(frozen=True)
-class _OfText:
-    """A loss whose labels are the tokens themselves, as that of the next token, given the text.
+def _of_parts(loss: AnyLoss, packed: _PackedTargets, outputs: Tensor, targets: Tensor) -> Tensor:
+    """A loss that takes more than outputs and labels."""
+    return loss(outputs, *packed.unpack(targets))
 
-    Places of the token `padding` have no label; it is None if all places have one.
-    """
 
-    loss: AnyLoss
-    padding: int | None
-
-    def __call__(self, outputs: Tensor, tokens: Tensor) -> Tensor:
-        tokens = tokens.round().long() if tokens.is_floating_point() else tokens
-        return self.loss(outputs, _label_text(tokens, self.padding))
+def _of_text(loss: AnyLoss, padding: int | None, outputs: Tensor, tokens: Tensor) -> Tensor:
+    """A loss whose labels are the tokens themselves, such as that of the next token."""
+    tokens = tokens.round().long() if tokens.is_floating_point() else tokens
+    return loss(outputs, _label_text(tokens, padding))
 
 
 def _label_text(tokens: Tensor, padding: int | None) -> Tensor:
+    """Label every place with its token, but for the padding, if there is any."""
     if padding is None:
         return tokens
     return torch.where(find_mask(tokens, padding).bool(), tokens, NO_LABEL)
 
 
-@dataclass(frozen=True)
-class _OneByOne:
+def _one_by_one(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> Tensor:
     """A reduced loss, computed for each example alone."""
-
-    loss: AnyLoss
-
-    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        pairs = ((outputs[i : i + 1], labels[i : i + 1]) for i in range(len(labels)))
-        return torch.stack([self.loss(one, label).mean() for one, label in pairs])
+    pairs = ((outputs[i : i + 1], labels[i : i + 1]) for i in range(len(labels)))
+    return torch.stack([loss(one, label).mean() for one, label in pairs])
 
 
-@dataclass(frozen=True)
-class _OfLogits:
-    """A loss that reads `.logits` of what a network returns, given the logits alone."""
-
-    loss: AnyLoss
-
-    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return self.loss(SimpleNamespace(logits=outputs), labels)
+def _of_named_logits(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> Tensor:
+    """A loss that reads `.logits` of what a network returns."""
+    return loss(SimpleNamespace(logits=outputs), labels)
 
 
-@dataclass(frozen=True)
-class _OfLogProbabilities:
-    """A loss of the logarithms of probabilities, given logits; a second log-softmax does nothing.
+def _of_places(loss: AnyLoss, outputs: Tensor, shares: Tensor) -> Tensor:
+    """A loss of a class for each place, such as a pixel, given a share of each class instead."""
+    return loss(outputs, shares.argmax(1))
 
-    So the loss of a network that ends in one is a function of any logits, as attacks need it.
+
+def _of_log_probabilities(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> Tensor:
+    """A loss of logarithms of probabilities, as a function of any logits.
+
+    A network that ends in a log-softmax loses nothing by a second one.
     """
-
-    loss: AnyLoss
-
-    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return self.loss(outputs.log_softmax(1), labels)
+    return loss(outputs.log_softmax(1), labels)
 
 
 def _take_logits(loss: AnyLoss, outputs: Tensor) -> AnyLoss:
@@ -160,7 +140,7 @@ def _take_logits(loss: AnyLoss, outputs: Tensor) -> AnyLoss:
     if isinstance(loss, nn.NLLLoss):
         ignored = loss.ignore_index
         return nn.CrossEntropyLoss(loss.weight, ignore_index=ignored, reduction=loss.reduction)
-    return _OfLogProbabilities(loss)
+    return partial(_of_log_probabilities, loss)
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,7 +296,7 @@ def _takes_numbers(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> bool:
 def _read_packed_loss(loss: AnyLoss, outputs: Tensor, targets: Sequence[Tensor]) -> _StepLoss:
     """Read a loss whose targets can be simulated for an adversary who knows them."""
     packing = _PackedTargets.of(targets)
-    packed, own = packing.pack(targets).to(outputs), _OfParts(loss, packing)
+    packed, own = packing.pack(targets).to(outputs), partial(_of_parts, loss, packing)
     return _StepLoss(*_unreduce_loss(own, outputs, packed), packed, own=own)
 
 
@@ -340,19 +320,9 @@ def _read_text_loss(loss: AnyLoss, outputs: Tensor, inputs: Tensor, labels: Tens
         unlabelled = sorted(set(inputs[labels == NO_LABEL].tolist()))
         padding = unlabelled[0] if len(unlabelled) == 1 else None
         if torch.equal(labels, _label_text(inputs, padding)):
-            return _read_loss_of_inputs(_OfText(loss, padding), outputs, inputs)
+            return _read_loss_of_inputs(partial(_of_text, loss, padding), outputs, inputs)
     read = _read_packed_loss(loss, outputs, [labels])
     return replace(read, target_shape=tuple(read.labels.shape[1:]))
-
-
-@dataclass(frozen=True)
-class _OfPlaces:
-    """A loss of a class for each place, such as a pixel, given a share of each class instead."""
-
-    loss: AnyLoss
-
-    def __call__(self, outputs: Tensor, shares: Tensor) -> Tensor:
-        return self.loss(outputs, shares.argmax(1))
 
 
 def _read_place_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> _StepLoss:
@@ -368,7 +338,9 @@ def _read_place_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> _StepLos
             value, same = (_call_loss(loss, outputs, t)[1] for t in (labels, shares))
             if torch.allclose(value, same, rtol=_CLOSE):
                 unreduced = _unreduce_loss(loss, outputs, shares)
-                return _StepLoss(*unreduced, shares, tuple(shares.shape[1:]), own=_OfPlaces(loss))
+                return _StepLoss(
+                    *unreduced, shares, tuple(shares.shape[1:]), own=partial(_of_places, loss)
+                )
     return _read_packed_loss(loss, outputs, [labels])
 
 
@@ -411,7 +383,7 @@ def _unreduce_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[Loss
     if value.shape == labels.shape[:1] and (len(labels) > 1 or value.ndim == 1):
         return loss, "mean"
     if value.ndim > 1 and value.shape[0] == len(labels):
-        return TrainingLoss(_OneByOne(loss)), "mean"
+        return TrainingLoss(partial(_one_by_one, loss)), "mean"
     if value.numel() != 1:
         raise InvalidValue(
             f"expected a loss of one number, or one per example ({len(labels)},), got "
@@ -446,7 +418,7 @@ def _call_loss(loss: AnyLoss, outputs: Tensor, labels: Tensor) -> tuple[AnyLoss,
         try:
             value = loss(outputs, labels)
         except AttributeError:
-            loss = _OfLogits(loss)
+            loss = partial(_of_named_logits, loss)
             value = loss(outputs, labels)
     except InvalidValue:
         raise
@@ -480,5 +452,5 @@ def _list_unreduced(loss: AnyLoss) -> list[Loss]:
     if isinstance(loss, nn.Module) and getattr(loss, "reduction", "none") in ("mean", "sum"):
         own = copy.deepcopy(loss)
         summed, own.reduction = own.reduction == "sum", "none"  # type: ignore[assignment]
-        return [Unreduced(own, summed=summed), _OneByOne(loss)]
-    return [_OneByOne(loss)]
+        return [Unreduced(own, summed=summed), partial(_one_by_one, loss)]
+    return [partial(_one_by_one, loss)]
