@@ -7,10 +7,12 @@ import torch
 from torch import nn
 
 import seepage as sp
+from seepage.audit import _targets
 from seepage.core import _progress as progress
 from seepage.core._progress import limited, report, time_left
 from seepage.core.errors import NotApplicable
 from seepage.probing import _heads as heads
+from seepage.scoring import baseline_scores
 from seepage.step import _step_people
 
 TICK = 0.01
@@ -127,6 +129,22 @@ def test_a_step_probes_its_network_once_however_many_attacks_ask():
     batch = torch.rand(1, 1, 12, 12), torch.tensor([2])
     sp.audit_step(model, nn.CrossEntropyLoss(), batch, domain=(0, 1), steps=1)
     assert read.count(heads.PROBES) == 1
+
+
+def test_guesses_that_need_no_update_are_scored_once_for_all_attacks(monkeypatch):
+    scored = []
+
+    def listen_in(batch, **options):
+        scored.append(batch)
+        return baseline_scores(batch, **options)
+
+    monkeypatch.setattr(_targets, "baseline_scores", listen_in)
+    searches = [sp.attacks.inverting_gradients(steps=n) for n in (1, 2)]
+    result = audit(attacks=searches, threat=sp.Threat(knows_labels=True), others=None)
+    first, second = result.records
+    assert len(scored) == 1
+    assert first.baselines == second.baselines
+    assert first.baselines
 
 
 def test_large_images_are_probed_and_compared_with_fewer(monkeypatch):

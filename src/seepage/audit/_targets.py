@@ -27,6 +27,7 @@ from seepage.core import (
 from seepage.core._batch import are_numbers, class_numbers
 from seepage.core._digest import digest
 from seepage.core._domain import describe_inputs
+from seepage.core._once import once
 from seepage.core._scale import scale_of
 from seepage.core.errors import InvalidValue, require_at_least
 from seepage.data._dataset import Dataset
@@ -178,27 +179,31 @@ class Target:
             itself = Paired(truth.inputs, truth.inputs, truth.labels, None, same, domain=domain)
             metrics = add_judged(metrics, itself)
         scores = score(guess, truth, metrics=metrics, low=low, peak=peak, domain=domain)
-        assert self.everybody is not None
-        labels = self.everybody.labels
-        trivial = baseline_scores(
-            truth,
-            pool=self.pool,
-            labels=None if labels is None else labels[self._are_others(self.everybody)],
-            metrics=scores.metrics,
-            rng=rng,
-            low=low,
-            peak=peak,
-            domain=domain,
-        )
-        baselines = {name: _list_scores(scored) for name, scored in trivial.items()}
         return _ScoredGuess(
             self.people,
             scores.paired.guess,
             _list_scores(scores),
-            baselines,
+            self._score_baselines(scores.metrics, rng),
             self.identify(guess),
             self._compare_columns(guess),
         )
+
+    @once
+    def _score_baselines(self, metrics: tuple[Metric, ...], rng: Rng) -> Mapping[str, Plain]:
+        """Score the guesses that need no update, which are the same for every attack."""
+        assert self.everybody is not None
+        labels, (low, high) = self.everybody.labels, self.bounds
+        trivial = baseline_scores(
+            self.require_batch(),
+            pool=self.pool,
+            labels=None if labels is None else labels[self._are_others(self.everybody)],
+            metrics=metrics,
+            rng=rng,
+            low=low,
+            peak=high - low,
+            domain=self.domain,
+        )
+        return {name: _list_scores(scored) for name, scored in trivial.items()}
 
     def _compare_columns(self, guess: Reconstruction) -> tuple[float, ...]:
         """The share of right columns: of these people first, then of strangers in their place.
@@ -291,16 +296,22 @@ class Target:
 
     def choose_canaries(self, taken: Collection[int]) -> list[Target]:
         """Other batches of this size and data, for `CANARIES` people if as many are left."""
-        gallery, size = self.everybody, len(self.people)
+        gallery = self.everybody
         if gallery is None or gallery.labels is None or self.captured is not None:
             return []
         order = Rng(0).fork("canary").permutation(len(gallery.inputs)).tolist()
-        free = [number for number in order if number not in taken]
+        return self.take_canaries([number for number in order if number not in taken])
+
+    def take_canaries(self, free: Sequence[int]) -> list[Target]:
+        """Batches of this size of the first of these people, who have its labels if unlabelled."""
+        gallery, size, own = self.everybody, len(self.people), self.require_batch().labels
+        assert gallery is not None
         batches = min(math.ceil(CANARIES / size), len(free) // size)
-        chosen = [tuple(sorted(free[i * size : (i + 1) * size])) for i in range(batches)]
+        chosen = [sorted(free[i * size : (i + 1) * size]) for i in range(batches)]
+        labels = [own if gallery.labels is None else gallery.labels[who] for who in chosen]
         return [
-            replace(self, people=who, batch=Batch(gallery.inputs[[*who]], gallery.labels[[*who]]))
-            for who in chosen
+            replace(self, people=tuple(who), batch=Batch(gallery.inputs[who], known))
+            for who, known in zip(chosen, labels, strict=True)
         ]
 
 

@@ -83,7 +83,9 @@ def read_people(
         left_out += len(inputs) - len(kept)
         labels = None if public.labels is None else public.labels[kept.to(public.labels.device)]
         public = replace(public, inputs=inputs[kept], labels=labels)
-    canaries = [] if others is None else _choose_canaries(attacked)
+    # The last ones have the labels of the batch; enough others stay as strangers.
+    last = 0 if others is None else size + len(others) - 1
+    canaries = attacked.take_canaries(range(last, size + FEWEST - 1, -1))
     note = f"{left_out} of the others or public inputs are in the batch and were left out"
     return _StepPeople(attacked, canaries, public, note if left_out else "")
 
@@ -144,33 +146,6 @@ def _make_up(domain: Domain, size: int) -> Tensor:
             for first in range(0, count, together)
         ]
     )
-
-
-def _choose_canaries(who: Target) -> list[Target]:
-    """Batches of others, as large as the private one, that hold enough people for a control.
-
-    They are fewer if others run out, and have the labels of the private one, unless their own are
-    known.
-    """
-    gallery, size = who.everybody, len(who.people)
-    assert gallery is not None
-    count = len(gallery.inputs)
-    spare = (count - size - FEWEST) // size
-    batches = min(math.ceil(CANARIES / size), spare)
-    starts = [count - size * (number + 1) for number in range(batches)]
-    own = who.require_batch().labels
-
-    def labels_of(start: int) -> Tensor:
-        return own if gallery.labels is None else gallery.labels[start : start + size]
-
-    return [
-        replace(
-            who,
-            people=tuple(range(start, start + size)),
-            batch=Batch(gallery.inputs[start : start + size], labels_of(start)),
-        )
-        for start in starts
-    ]
 
 
 def _shape(inputs: Tensor, domain: Domain) -> Tensor:
