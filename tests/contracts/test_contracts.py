@@ -159,6 +159,22 @@ def people_before_a_wide_head(count):
     return {"task": task, "batch": photos.batch(count)}
 
 
+def photos_in_sparse_maps(count):
+    """Convolutions behind ReLU whose gradients have room for the patches of a few images."""
+    photos = sp.data.load("photos", pixels=16)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        stem = nn.Conv2d(3, 32, 3, stride=2, padding=1), nn.BatchNorm2d(32), nn.ReLU()
+        down = nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.BatchNorm2d(64), nn.ReLU()
+        deep = nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()
+        model = nn.Sequential(*stem, *down, *deep, nn.Flatten(), nn.Linear(64 * 16, 10))
+    return {
+        "task": sp.Task(model, sp.cross_entropy, photos.domain),
+        "batch": photos.batch(count),
+        "threat": sp.Threat(knows_labels=True, batchnorm="unknown"),
+    }
+
+
 def people_of_a_regression(count):
     photos = sp.data.load("photos", pixels=16)
     with torch.random.fork_rng():
@@ -263,6 +279,11 @@ ATTACKED = {
         sp.attacks.feature_inversion(decoder=None, steps=400),
         people_before_a_wide_head(3),
         35.0,
+    ),
+    "feature_maps": (
+        sp.attacks.feature_maps(decoder=None, steps=300),
+        photos_in_sparse_maps(2),
+        12.0,
     ),
     "gradattack_strongest": (
         sp.attacks.gradattack_strongest(steps=180, tv=1e-3),

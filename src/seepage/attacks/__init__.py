@@ -17,6 +17,7 @@ from seepage.attacks._tableak import tableak
 from seepage.attacks._unmix import unmix
 from seepage.attacks._unmixed import Unmixed, unmix_rounds
 from seepage.attacks.exact_batch._exact_batch import exact_batch
+from seepage.attacks.feature_maps._feature_maps import feature_maps
 from seepage.attacks.feature_recovery._cocktail_party import cocktail_party
 from seepage.attacks.feature_recovery._estimated_features import estimated_features
 from seepage.attacks.feature_recovery._exact_features import exact_features
@@ -55,6 +56,7 @@ ATTACKS: Catalogue[Callable[..., Attack]] = Catalogue(
             exact_batch,
             exact_features,
             feature_inversion,
+            feature_maps,
             first_layer_fc,
             grad_inversion,
             gradattack_strongest,
@@ -97,6 +99,7 @@ __all__ = [
     "exact_features",
     "exact_rounds",
     "feature_inversion",
+    "feature_maps",
     "first_layer_fc",
     "grad_inversion",
     "gradattack_strongest",

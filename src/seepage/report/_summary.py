@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from seepage.audit._record import Defense, Record
+from seepage.audit._record import UNAWARE, Defense, Record
 from seepage.audit._words import Setup, local_words, residual_words, tell_apart, threat_label
 from seepage.audit.results import Results
 from seepage.audit.results._amount import Amount, find_baseline, headline, in_references
-from seepage.audit.results._columns import find_method
 from seepage.core._construct import Component
 from seepage.core._grouping import group_by
 
@@ -154,7 +153,7 @@ def list_varying(rows: Sequence[Row]) -> dict[str, list[str]]:
         "drawn": [row.sampling for row in rows],
     }
     # The name of an unaware attack already says what its threat would.
-    aware = [row for row in rows if find_method(row.attack) == row.attack]
+    aware = [row for row in rows if not row.attack.name.startswith(UNAWARE)]
     varying = {
         column: cells[column]
         for column, name in _VARYING.items()

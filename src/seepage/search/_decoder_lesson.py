@@ -27,8 +27,8 @@ from seepage.search.fast._captured_step import first_line
 
 log = logging.getLogger("seepage.engine")
 
-# Public inputs that are held out: at least, and at most.
-_HELD_OUT = 16, 512
+# Public inputs that are held out at least.
+_HELD_OUT = 16
 # Inputs of one step: on a CPU, small ones learn more in the same time.
 _BATCH_ON_GPU, _BATCH_ON_CPU = 128, 32
 # Numbers of inputs that a step holds at most.
@@ -70,9 +70,8 @@ class Lesson:
             whether there was time for all steps.
         """
         order = self._key("split").permutation(len(self.inputs))
-        size = max(_HELD_OUT[0], min(len(order) // 10, _HELD_OUT[1]), self.group or 1)
-        held_out, seen = order[:size], order[size:]
-        network = self._build(held_out[: self.group or 2], width)
+        held_out = order[: max(_HELD_OUT, len(order) // 10, self.group or 1)]
+        network = self._build(held_out, width)
         stored, finished = checkpoints(), f"decoder-{self.name}"
         kept = stored.load(finished) if stored else None
         if kept is not None:
@@ -80,7 +79,7 @@ class Lesson:
             _restore(list(network.state_dict().values()), weights)
             return network.eval(), float(explained), True
         with staged("learning a decoder"):
-            whole = self._train(network, seen)
+            whole = self._train(network, order[len(held_out) :])
         network.zero_grad()  # frees the memory of the graph
         share = self._judge(network.eval(), held_out)
         if stored and whole:
@@ -90,13 +89,12 @@ class Lesson:
         return network, share, whole
 
     def _build(self, some: Tensor, width: int) -> MapNetwork:
-        read = self._read(self._take(some))
+        read = self._read(self._take(some)[: self.group or 2])
         with torch.device("meta"):
             network = MapNetwork(
                 [tuple(one.shape[1:]) for one in read], self.task.domain.shape, width=width
             )
-        reference = self.task.reference
-        network.to(reference.dtype).to_empty(device=reference.device)
+        network.to_empty(device=self.task.reference.device)
         network.draw_weights(self._key("weights"))
         return network
 
@@ -172,16 +170,11 @@ class Lesson:
 
     def _judge(self, network: MapNetwork, held_out: Tensor) -> float:
         """The share of the variance of held-out inputs that a decoder explains."""
-        mean = self._take(held_out).mean(0)
-        left = whole = 0.0
-        for some in torch.split(held_out, self._batch_size(len(held_out))):
-            inputs = self._take(some)
-            if len(inputs):
-                with torch.no_grad():
-                    guess = network(self._read(inputs))
-                left += float((guess - inputs).square().sum())
-                whole += float((inputs - mean).square().sum())
-        return 1 - left / max(whole, 1e-30)
+        inputs = self._take(held_out)
+        with torch.no_grad():
+            guess = network(self._read(inputs))
+        left = (guess - inputs).square().mean()
+        return 1 - float(left / (inputs - inputs.mean(0)).square().mean().clamp_min(1e-30))
 
     def _resume(self, step: _TrainingStep) -> int:
         """Load the checkpoint, if there is one; return how many steps were taken."""

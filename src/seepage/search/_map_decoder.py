@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,11 +20,9 @@ from seepage.search._map_network import MapNetwork
 # Fewer public inputs than this teach a decoder nothing that holds for others.
 _FEWEST = 64
 # Inputs that are made up if there are none.
-_MADE_UP = 1_000
+_MADE_UP = 2_000
 # Inputs that it sees in all, each of them at most so many times.
 _SEEN_ON_GPU, _SEEN_ON_CPU, _MOST_EPOCHS = 320_000, 24_000, 200
-# Numbers that all of them have on a CPU, which takes longer for large images.
-_NUMBERS_ON_CPU = 24_000 * 3 * 32 * 32
 # Inputs that are decoded together.
 _DECODED = 256
 
@@ -78,16 +75,13 @@ class Decoder:
         Raises:
             NotApplicable: Inputs cannot be made up, or are of a kind that cannot be decoded.
         """
-        count = _MADE_UP if self.public is None else len(self.public.inputs)
-        epochs = self.epochs or _count_epochs(task, count)
-        # Drawing inputs takes seconds, so those that are made up are named by their number.
-        source = f"{count} made up" if self.public is None else self.public.digest
-        known = (task.digest, task.mode, repr(task.domain), source, repr(dict(layers)))
+        public = self.public or make_up(task.domain, _MADE_UP, rng=Rng(0).fork("decoder"))
+        task.domain.check(public.inputs)
+        epochs = self.epochs or _count_epochs(task, len(public.inputs))
+        known = (task.digest, task.mode, repr(task.domain), public.digest, repr(dict(layers)))
         name = digest("decoder", *known, str((group, epochs, self.width)))
         if held := _learned(name):
             return held[0]
-        public = self.public or make_up(task.domain, count, rng=Rng(0).fork("decoder"))
-        task.domain.check(public.inputs)
         lesson = Lesson(task, tuple(layers.items()), public.inputs, group, epochs, name)
         network, explained, whole = lesson.learn(self.width)
         learned = LearnedDecoder(
@@ -109,9 +103,7 @@ def has_enough(public: PublicData) -> bool:
 
 
 def _count_epochs(task: Task, inputs: int) -> int:
-    seen = _SEEN_ON_GPU
-    if not task.reference.is_cuda:
-        seen = min(_SEEN_ON_CPU, _NUMBERS_ON_CPU // math.prod(task.domain.shape))
+    seen = _SEEN_ON_GPU if task.reference.is_cuda else _SEEN_ON_CPU
     return min(max(seen // inputs, 1), _MOST_EPOCHS)
 
 

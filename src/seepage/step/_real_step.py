@@ -1,7 +1,8 @@
 """The gradient that a training loop really computes, so that exactly this is audited.
 
-Attacks need a step as a function of the inputs, without wrappers, hooks and autocast: that is what
-the adversary simulates. What is attacked comes from the loop's own `backward`, run on a copy.
+Attacks need a step as a function of the inputs, without wrappers, hooks and autocast. What a client
+sends comes from the loop itself. So the loop's `backward` is run on a copy, and its numbers are
+attacked; the function is what the adversary simulates.
 """
 
 from __future__ import annotations
@@ -148,28 +149,8 @@ class TrainingLoop:
     def examine(self, given: object = None) -> RealStep:
         """Compare the gradient of the loop, computed here or given, with the simulated one."""
         self.task.check(self.batch)
-        own = self._simulate()
-        try:
-            computed = self.compute_gradients(draws=True) if given is None else self._read(given)
-            unsent = self._find_unsent(computed, own)
-            if unsent:
-                loop = replace(self, task=freeze(self.task, unsent))
-                return loop.examine(given).leave_unsent(unsent, len(own))
-            choose = self._compare if given is None else self._accept
-            real = choose(self._name(computed), own)
-        except SeepageError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the loop is the user's, with hooks of any kind
-            real = RealStep(
-                difference="the step could not be compared with that of a training loop, which "
-                f"raised {type(error).__name__} on a copy of the network"
-            )
+        real = self.compare() if given is None else self.accept(given)
         return real.leave_out(_LOSS_IS_TRAINED if self._loss_is_trained() else "")
-
-    def _read(self, given: object) -> list[Tensor | None]:
-        own_model = self.model.model if isinstance(self.model, MaskPadding) else self.model
-        model = unwrap(own_model)
-        return _read_gradients(given, model, self._select_shared(model))
 
     def _loss_is_trained(self) -> bool:
         """Whether the loss depends on trainable parameters, and not only through the outputs."""
@@ -179,13 +160,26 @@ class TrainingLoop:
         except Exception:  # noqa: BLE001 - `compare` tells why the loop cannot be run
             return False
 
-    def _compare(self, sent: Gradients, own: Gradients) -> RealStep:
-        """Compare what the loop computed with what is simulated, and choose what is audited."""
-        if _same(sent, own):
-            return RealStep(difference=_describe_unseen(self.model))
-        quiet = self._name(self.compute_gradients(draws=False))
-        always, drawn = self._describe_draws(quiet), not _same(sent, quiet)
-        left_out = [_describe_unseen(self.model), always]
+    def compare(self) -> RealStep:
+        """Compare the gradient of the loop with the simulated one, and choose what is audited."""
+        own = self._simulate()
+        try:
+            computed = self.compute_gradients(draws=True)
+            if unsent := self._find_unsent(computed, own):
+                return self._without(unsent).compare().leave_unsent(unsent, len(own))
+            sent = self._name(computed)
+            if _same(sent, own):
+                return RealStep(difference=_describe_unseen(self.model))
+            quiet = self._name(self.compute_gradients(draws=False))
+            always = self._describe_draws(quiet)
+        except SeepageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the loop is the user's, with hooks of any kind
+            return RealStep(
+                difference="the step could not be compared with that of a training loop, which "
+                f"raised {type(error).__name__} on a copy of the network"
+            )
+        left_out, drawn = [_describe_unseen(self.model), always], not _same(sent, quiet)
         if drawn:
             left_out.append(
                 "what the network does in training alone, such as drawing at random, is left out, "
@@ -204,8 +198,14 @@ class TrainingLoop:
         foreign |= distance > _FOREIGN
         return RealStep(audited, told, _note(distance, self.autocast), foreign)
 
-    def _accept(self, sent: Gradients, own: Gradients) -> RealStep:
-        """Take the gradients that the user gave, and say if they are of another step."""
+    def accept(self, given: object) -> RealStep:
+        """Take gradients by name (or None) that the loop computed, and say if they are others."""
+        own_model = self.model.model if isinstance(self.model, MaskPadding) else self.model
+        model = unwrap(own_model)
+        computed, own = _read_gradients(given, model, self._select_shared(model)), self._simulate()
+        if unsent := self._find_unsent(computed, own):
+            return self._without(unsent).accept(given).leave_unsent(unsent, len(own))
+        sent = self._name(computed)
         if not self.client.chain.only_changes_update:
             distance = _distance(sent, own)
             return RealStep(difference=_state_defense(self.client, distance) if distance else "")
@@ -242,6 +242,9 @@ class TrainingLoop:
         """Parameters that no gradient reaches in the loop, though the simulation has one."""
         pairs = zip(self.task.parameters, gradients, strict=True)
         return tuple(name for name, g in pairs if g is None and bool(own[name].any()))
+
+    def _without(self, unsent: Collection[str]) -> TrainingLoop:
+        return replace(self, task=freeze(self.task, unsent))
 
     def _describe_draws(self, quiet: Gradients) -> str:
         """Say if the step is another one each time, and how far apart two of them are."""

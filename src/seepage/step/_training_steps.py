@@ -37,14 +37,21 @@ class AuditSteps:
 
     If a step cannot be audited, a warning is logged and training goes on. A step whose folder is
     there already is left out, which is logged at once. Of several processes only the first audits.
-    What is not listed here is as `audit_step` takes it.
 
     Args:
         folder: Each step gets a folder in it; `seepage dashboard FOLDER` shows all.
         at: Numbers of the steps to audit, e.g. `(0, 500)` or `range(0, 5000, 1000)`.
-        loss: None for the loss of a Hugging Face model itself.
-        domain: Give the range of the inputs if you know it.
+        loss: As `audit_step` takes it; None for the loss of a Hugging Face model itself.
+        domain: As `audit_step` takes it; give the range of the inputs if you know it.
+        defense: What would be done to the gradient before it is shared.
+        threat: What the adversary knows.
         others: Inputs of people who are not in the training data.
+        public: What `auto` rehearses on.
+        attacks: What to run; `auto` by default.
+        effort: Of `auto`.
+        seconds: About how long each audit may take.
+        steps: Of the attacks, instead of those of the effort.
+        seed: Of all randomness.
         then: Called with the number of a step and its result, such as `mlflow.log_step`.
 
     Example:

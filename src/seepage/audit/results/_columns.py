@@ -24,9 +24,8 @@ def _read_knowledge(record: Record) -> str:
     return str(granted)
 
 
-def find_method(attack: Component) -> Component:
-    """The attack that adapts to the defense, of one that ran unaware of it; any other as it is."""
-    return replace(attack, name=attack.name.removeprefix(UNAWARE))
+def _read_method(record: Record) -> Component:
+    return replace(record.attack, name=record.attack.name.removeprefix(UNAWARE))
 
 
 def read_search(record: Record) -> Component:
@@ -39,7 +38,7 @@ _READERS: Mapping[str, Callable[[Record], Hashable]] = {
     **{column: attrgetter(column) for column in COLUMNS},
     "setup": Setup.of,
     "knowledge": _read_knowledge,
-    "method": lambda record: find_method(record.attack),
+    "method": _read_method,
     "search": read_search,
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from statistics import median
 
 from markupsafe import Markup
@@ -16,7 +15,6 @@ from seepage.audit.results import Level, Result, Results
 from seepage.audit.results._amount import SATURATED
 from seepage.audit.results._judge import NOTICED
 from seepage.report._change import Change, Direction, changes, comparison_verdict, shifts
-from seepage.report._finding import Verdict
 from seepage.report._unscored import missing
 from seepage.report._verdict import audit_verdict
 from seepage.report.page._chart import PercentLine, percent_chart
@@ -139,64 +137,60 @@ class DashboardAudit:
     result: AuditResult
     link: str = ""
 
-    @property
-    def begun(self) -> str:
-        """When it was begun, to the minute."""
-        return f"{self.when:%Y-%m-%d %H:%M}"
-
-    @cached_property
-    def verdict(self) -> Verdict:
-        """What it found."""
-        return audit_verdict(self.result)
-
-    @cached_property
-    def scenes(self) -> dict[Scene, Results]:
-        """The strongest result on each person, for every data set, network and setup."""
-        groups = self.result.results.by("data", "model", "setup")
-        found = {key: group.strongest() for key, group in groups.items() if group}
-        return dict(sorted(found.items(), key=lambda item: bool(item[0][2].defense)))
-
 
 def dashboard_page(audits: Sequence[DashboardAudit], *, unread: Mapping[str, str]) -> str:
     """Write one self-contained page about audits in the order of time."""
     ordered = sorted(audits, key=lambda audit: (audit.when, audit.name))
+    scenes = [_group_people(audit.result) for audit in ordered]
     return document(
         f"Seepage dashboard: {count_noun(len(ordered), 'audit')}",
-        first=_open_dashboard(ordered),
-        sections=[_list_section(ordered), _course_section(ordered), _unread_section(unread)],
+        first=_open_dashboard(ordered, scenes),
+        sections=[
+            _list_section(ordered),
+            _course_section(ordered, scenes),
+            _unread_section(unread),
+        ],
         private=False,
     )
+
+
+def _group_people(result: AuditResult) -> dict[Scene, Results]:
+    """The strongest result on each person of every data set, network and setup."""
+    groups = result.results.by("data", "model", "setup")
+    found = {key: group.strongest() for key, group in groups.items() if group}
+    return dict(sorted(found.items(), key=lambda item: bool(item[0][2].defense)))
 
 
 def _share(people: Results) -> float:
     return people.identified / len(people)
 
 
-def _open_dashboard(audits: Sequence[DashboardAudit]) -> Markup:
-    last = audits[-1]
-    day = last.begun.replace("-", "\N{NON-BREAKING HYPHEN}")
-    said = [f"{count_noun(len(audits), 'audit')}, the latest of {day}."]
-    kind = level_class(last.verdict.level)
+def _open_dashboard(
+    audits: Sequence[DashboardAudit], scenes: Sequence[dict[Scene, Results]]
+) -> Markup:
+    latest = _write_time(audits[-1].when).replace("-", "\N{NON-BREAKING HYPHEN}")
+    said = [f"{count_noun(len(audits), 'audit')}, the latest of {latest}."]
+    level = ""
+    headline = audit_verdict(audits[-1].result)
     if len(audits) > 1:
-        before = audits[-2]
-        gains = [
-            _share(people) - _share(before.scenes[scene])
-            for scene, people in last.scenes.items()
-            if scene in before.scenes
-        ]
-        worse, better = (sum(way * gain > _NOTICED for gain in gains) for way in (1, -1))
+        shared = [s for s in scenes[-1] if s in scenes[-2]]
+        worse = [s for s in shared if _share(scenes[-1][s]) > _share(scenes[-2][s]) + _NOTICED]
+        better = [s for s in shared if _share(scenes[-1][s]) < _share(scenes[-2][s]) - _NOTICED]
         changed = (
-            f"more people identified in {worse} of {count_noun(len(gains), 'setup')}, fewer in "
-            f"{better}"
+            f"more people identified in {len(worse)} of {count_noun(len(shared), 'setup')}, fewer "
+            f"in {len(better)}"
         )
         said.append(
-            f"Against {before.name}, the one before: "
-            f"{changed if gains else 'no setup in common'}. To compare two audits person by "
+            f"Against {audits[-2].name}, the one before: "
+            f"{changed if shared else 'no setup in common'}. To compare two audits person by "
             "person, give both to seepage report."
         )
-        kind = "leak" if worse else kind
+        level = "leak" if worse else ""
     found: Markup = macros("opening").opening(
-        "Seepage dashboard", kind, f"{last.name}: {last.verdict.headline}", details=said
+        "Seepage dashboard",
+        level or level_class(headline.level),
+        f"{audits[-1].name}: {headline.headline}",
+        details=said,
     )
     return found
 
@@ -204,12 +198,14 @@ def _open_dashboard(audits: Sequence[DashboardAudit]) -> Markup:
 def _list_section(audits: Sequence[DashboardAudit]) -> Section:
     rows: list[list[str]] = []
     for audit in reversed(audits):
-        judged, people = audit.verdict, audit.result.results.strongest()
+        judged = audit_verdict(audit.result)
+        name = macros("parts").link(audit.link, audit.name) if audit.link else audit.name
+        people = audit.result.results.strongest()
         worst = "-" if judged.worst is None else judged.worst.amount.words()
         rows.append(
             [
-                macros("parts").link(audit.link, audit.name) if audit.link else audit.name,
-                audit.begun,
+                name,
+                _write_time(audit.when),
                 f"{people.identified} of {len(people)}" if people else "-",
                 coloured(worst, level_class(judged.level)),
                 join_markup(audit.result.title, ": ", judged.headline),
@@ -230,9 +226,10 @@ def _list_section(audits: Sequence[DashboardAudit]) -> Section:
     )
 
 
-def _course_section(audits: Sequence[DashboardAudit]) -> Section | None:
+def _course_section(
+    audits: Sequence[DashboardAudit], scenes: Sequence[dict[Scene, Results]]
+) -> Section | None:
     """The share of people identified, audit by audit, one line per setup."""
-    scenes = [audit.scenes for audit in audits]
     every = list(dict.fromkeys(scene for found in scenes for scene in found))
     if not every:
         return None
@@ -309,3 +306,7 @@ def _unread_section(unread: Mapping[str, str]) -> Section | None:
     items = [f"{name}: {reason}" for name, reason in unread.items()]
     lead = "These folders look like audits and are left out."
     return Section("unread", "Not read", lead, macros("parts").list(items))
+
+
+def _write_time(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M}"

@@ -291,7 +291,7 @@ def _bound_strip(
         draw_dot(row, axis.place(row.psnr), height=_ATTACKS // 2, radius=5)
         for row in reversed(attacked)
     ]
-    note = f"closest: {closest_words(group)}{'' if lanes else '; no bound on the error'}"
+    note = f"closest: {closest_words(group)}{'' if lanes else '; no bound speaks'}"
     return Strip(label, note, height, f"{label.striptags()}: {'; '.join(said)}", shapes)
 
 
