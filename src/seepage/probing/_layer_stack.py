@@ -132,10 +132,14 @@ def read_stack(task: Task) -> Stack:
     # In double precision two different computations do not agree by rounding.
     task = task.in_mode("eval").to(dtype=torch.float64)
     count = max(2, min(_PROBES, _ENTRIES // math.prod(task.domain.shape)))
-    probes, other = (task.move_inputs(task.domain.sample(count, rng=Rng(s))) for s in (0, 1))
-    inputs = task.domain.normalise(probes)
+
+    def probe(seed: int) -> Tensor:
+        return task.move_inputs(task.domain.sample(count, rng=Rng(seed)))
+
+    inputs = task.domain.normalise(probe(0))
     seen, outputs = record_visits(task.network, inputs)
     stack = Stack(tuple(_layers(task, seen, inputs, outputs)))
+    other = probe(1)
     with torch.no_grad():
         expected = task.outputs(task.parameters, other)
     if not _agree(stack(task.domain.normalise(other)), expected):
