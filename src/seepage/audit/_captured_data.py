@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,12 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from seepage.audit._record import Sent
 from seepage.audit._targets import Target
 from seepage.capture._capture import Capture, Form
 from seepage.capture._capture_file import load, read_file, read_tensors
 from seepage.core import Batch, Domain, Observation, Protection, Rng, Task
 from seepage.core._chain import chain
-from seepage.core._construct import parse_toml
 from seepage.core._digest import digest
 from seepage.core._whole_file import spell_path
 from seepage.core.errors import InvalidValue, UnreadableFile
@@ -74,6 +73,7 @@ class CapturedData:
         name: What records call the data.
         captured: What the adversary holds.
         domain: The space of the inputs.
+        sent: By whom, and in which round.
         truth: The private batch, used for scoring alone; None if nobody has it.
         public: People of the same kind: strangers to tell the truth from, and inputs that an
             attack may use.
@@ -82,6 +82,7 @@ class CapturedData:
     name: str
     captured: CapturedUpdate
     domain: Domain
+    sent: Sent
     truth: Batch | None = None
     public: Dataset | None = None
     # The network tells the number of classes.
@@ -93,7 +94,8 @@ class CapturedData:
         if self.truth is None:
             public = self.public
             gallery = None if public is None else Gallery(public.inputs, public.labels, self.domain)
-            return replace(self.captured.make_target(self.name), everybody=gallery)
+            target = self.captured.make_target(self.name)
+            return replace(target, everybody=gallery, sent=self.sent)
         return Target(
             data=self.name,
             people=tuple(range(len(self.truth))),
@@ -103,6 +105,7 @@ class CapturedData:
             source=digest(self.captured.digest),
             captured=self.captured,
             domain=self.domain,
+            sent=self.sent,
         )
 
     def _gather(self, truth: Batch) -> Gallery:
@@ -119,43 +122,6 @@ class CapturedData:
         """Return random inputs of the right kind, to find out which metrics fit them."""
         labels = torch.zeros(len(indices), dtype=torch.long)
         return Batch(self.domain.sample(len(indices), rng=Rng(0)), labels)
-
-
-_UPDATE = re.compile(r"client (?P<client>.+), round (?P<round>\d+)")
-
-
-def name_update(client: str, number: int) -> str:
-    """What records call the update of a client in a round."""
-    return f"client {client}, round {number}"
-
-
-def read_update_name(name: str) -> tuple[str, int] | None:
-    """Undo `name_update`; None for data of another name.
-
-    Example:
-        >>> read_update_name(name_update("3f0a", 12)), read_update_name("digits")
-        (('3f0a', 12), None)
-    """
-    found = _UPDATE.fullmatch(name)
-    return None if found is None else (found["client"], int(found["round"]))
-
-
-def name_captures(spec: str) -> set[str]:
-    """What records call the captured updates of a spec.
-
-    Example:
-        >>> name_captures('scenario = [{ data = { capture = "sent/one.safetensors" } }]')
-        {'one.safetensors'}
-    """
-    try:
-        scenarios = parse_toml(spec).get("scenario")
-    except InvalidValue:
-        return set()
-    listed = scenarios if isinstance(scenarios, list) else [scenarios]
-    data = [one.get("data") for one in listed if isinstance(one, dict)]
-    tables = [table for one in data for table in (one if isinstance(one, list) else [one])]
-    captures = [table for table in tables if isinstance(table, dict) and "capture" in table]
-    return {str(table.get("name") or Path(str(table["capture"])).name) for table in captures}
 
 
 def read_capture(
@@ -209,7 +175,8 @@ def read_capture(
         )
     people = None if public is None else _read_public(public, domain)
     captured = CapturedUpdate(held, known)
-    return CapturedData(name or Path(capture).name, captured, domain, batch, people)
+    sent = Sent(setting.client[:8] or Path(capture).stem, setting.round or 0)
+    return CapturedData(name or Path(capture).name, captured, domain, sent, batch, people)
 
 
 def _read_public(name: str, domain: Domain) -> Dataset:

@@ -132,6 +132,19 @@ class Control:
 
 
 @dataclass(frozen=True)
+class Sent:
+    """Who sent a captured update, and when.
+
+    Args:
+        client: The beginning of the client's hash; the name of the file if it records no client.
+        round: Of the federation, 0 if it is not recorded.
+    """
+
+    client: str
+    round: Count
+
+
+@dataclass(frozen=True)
 class Record:
     """The result of a case.
 
@@ -167,6 +180,7 @@ class Record:
         known_as: For a captured update, the data and number under which each person counts, which
             are those of the first update of the same client with the same input. Empty where
             `data` and `people` tell people apart.
+        sent: Who sent a captured update; None for one that the audit computed.
         kind: What the inputs are called, such as "images", if that is known.
         control: How the controls of this attack went, if any ran; read off their records.
     """
@@ -199,6 +213,7 @@ class Record:
     readable: bool = False
     repeatable: Count = 0
     known_as: tuple[tuple[str, Count], ...] = ()
+    sent: Sent | None = None
     kind: Annotated[str, Matches("[a-z]{0,20}")] = ""
     control: Control | None = None
 

@@ -103,6 +103,7 @@ def begin_record(case: AnyCase) -> Record:
         truth=case.target.digest,
         sampling=case.target.sampling,
         known_as=case.target.known_as,
+        sent=case.target.sent,
         kind=case.task.domain.kind,
         bound=_begin_ceiling(case) if isinstance(case, BoundCase) else None,
     )

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from seepage.audit._record import CANARIES
+from seepage.audit._record import CANARIES, Sent
 from seepage.core import (
     Batch,
     Domain,
@@ -85,6 +85,7 @@ class Target:
         sampling: How the people were chosen: "at random", "in order" or "by number"; empty if
             nobody knows.
         known_as: Under which data and number each person counts; see `Record`.
+        sent: Who sent the captured update; None if it is computed.
     """
 
     data: str
@@ -97,6 +98,7 @@ class Target:
     domain: Domain | None = None
     sampling: str = ""
     known_as: tuple[tuple[str, int], ...] = ()
+    sent: Sent | None = None
 
     def require_batch(self) -> Batch:
         """Return the private batch; raise `InvalidValue` if nobody has it."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from seepage.attacks._applicability import Applicability, check_applicability, explain_refusals
-from seepage.audit._captured_data import CapturedData, name_update, read_capture
+from seepage.audit._captured_data import CapturedData, read_capture
 from seepage.audit._spec import build_spec
 from seepage.audit._spec_entries import (
     explain_errors,
@@ -172,7 +172,11 @@ def _federation_spec(
         one = replace(given, capture=file, truth=truth)
         try:
             held, network = _read_capture(file, one)
-            place = _find_place(held, file, places)
+            place = astuple(held.sent)
+            if place in places:
+                raise InvalidValue(
+                    f"round {place[1]} of client {place[0]} is in another file already"
+                )
             found = _find_attacks(held, network, assumed)
             if not found.chosen:
                 raise NotApplicable(explain_refusals(found.refused).splitlines()[0])
@@ -181,7 +185,8 @@ def _federation_spec(
             continue
         places.add(place)
         named &= bool(held.captured.capture.setting.client)
-        data = {**_list_data(file, one), "name": name_update(*place)}
+        name = "client {}, round {}".format(*place)
+        data = {**_list_data(file, one), "name": name}
         read.append(data)
         scenarios.append((place, _write_scenario(data, network, given, assumed)))
     if not scenarios:
@@ -217,17 +222,6 @@ def _find_truth(folder: Path, capture: Path) -> Path | None:
     """The file of the private batch with the name of the capture, if there is one."""
     names = (folder / capture.with_suffix(suffix).name for suffix in (".safetensors", ".npz"))
     return next((path for path in names if path.is_file()), None)
-
-
-def _find_place(
-    held: CapturedData, file: Path, taken: Collection[tuple[str, int]]
-) -> tuple[str, int]:
-    """The client, by the beginning of its hash, and the round of a capture."""
-    setting = held.captured.capture.setting
-    place = setting.client[:8] or file.stem, setting.round or 0
-    if place in taken:
-        raise InvalidValue(f"round {place[1]} of client {place[0]} is in another file already")
-    return place
 
 
 def capture_spec(file: Path, given: InsteadOfSpec, *, device: str, console: Console) -> SpecSource:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from seepage.attacks._agreement import EXPLAINED
-from seepage.audit._captured_data import name_captures
 from seepage.audit._record import Record
 from seepage.audit._words import NO_DEFENSE, Setup, count_noun, label_defenses, list_words
 from seepage.audit.results import Level, Results
@@ -111,10 +110,11 @@ def _judge_quality(record: Record) -> Iterator[Finding]:
 
 def find_assumed(audit: AuditResult) -> list[Finding]:
     """Which defense attacks assumed for captured updates, which do not record it."""
-    names = name_captures(audit.spec)
-    assumed = {record.defense for record in audit.records if record.data in names}
+    captured = [record for record in audit.records if record.sent is not None]
+    assumed = {record.defense for record in captured}
     if not assumed:
         return []
+    names = {record.data for record in captured}
     update = "captured update" + "s" * (len(names) > 1)
     if assumed == {NO_DEFENSE}:
         return [find(Kind.nothing_assumed, update=update)]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from markupsafe import Markup
 from torch import Tensor
 
-from seepage.audit._captured_data import read_update_name
 from seepage.audit._choices import Choice
 from seepage.audit._words import Setup, count_noun, label_setups, residual_words, short_names
 from seepage.audit.results import Result, Results
@@ -137,7 +136,8 @@ _TOGETHER = (
 def _federation_section(results: Results) -> Section | None:
     """One cell for each update, by client and round; None unless there are several of them."""
     updates = results.by("data")
-    places = {data: place for data in updates if (place := read_update_name(data)) is not None}
+    sent = {record.data: record.sent for group in updates.values() for record in group.records}
+    places = {data: (one.client, one.round) for data, one in sent.items() if one is not None}
     if len(set(places.values())) < 2:
         return None
     clients = sorted({client for client, _ in places.values()})
