@@ -35,6 +35,8 @@ _REACH, _STEP_SIZES = 60.0, (0.01, 0.1)
 _FITTED, _FIT_SIZE = 0.23, 1e-4
 # A decoder that explains less of other inputs than this is not fitted: many inputs have such maps.
 _EXPLAINS = 0.8
+# Inputs that a decoder sees normalised together, at most.
+_LARGEST_GROUP = 16
 # Spread of the noise that a search without a decoder starts from.
 _NOISE = 0.1
 # Numbers of inputs searched for together: so many fill a GPU.
@@ -130,10 +132,10 @@ def invert_maps(
         learned = None
         if decoder is not None:
             scaled = {known.layer: known.scaled for known in maps}
-            group = max(2, len(maps[0].values)) if training else None
+            group = _round_group(len(maps[0].values)) if training else None
             learned = decoder.learn(task, scaled, group=group)
         people = len(maps[0].values)
-        size = people if training or together else max(1, _TOGETHER // _count_numbers(task))
+        size = people if training or together else max(1, _TOGETHER // math.prod(task.domain.shape))
         parts = [slice(i, i + size) for i in range(0, people, size)]
         searches = [
             _Inversion(
@@ -150,8 +152,14 @@ def invert_maps(
             return torch.cat([search.run() for search in searches])
 
 
-def _count_numbers(task: Task) -> int:
-    return math.prod(task.domain.shape)
+def _round_group(people: int) -> int:
+    """A batch size to learn with: statistics of more people are alike, so decoders are shared.
+
+    Example:
+        >>> [_round_group(people) for people in (1, 3, 8, 24)]
+        [2, 4, 8, 16]
+    """
+    return min(_LARGEST_GROUP, max(2, 1 << (people - 1).bit_length()))
 
 
 def _check_maps(task: Task, maps: Sequence[KnownMap]) -> list[KnownMap]:
