@@ -15,7 +15,7 @@ from seepage.audit import load_audit
 from seepage.audit.results import Level
 from seepage.cli import app
 from seepage.cli._commands import Audit, Shown
-from seepage.cli._parser import describe_options
+from seepage.cli._parser import _list_options
 from seepage.core.errors import InvalidValue, UnknownName
 from seepage_papers import leaderboard as module
 from seepage_papers.board import BOARD, SMOKE, Board, find_sizes, list_lines, parse_links
@@ -284,7 +284,10 @@ def test_every_line_fits_the_board_but_mixup_alone(data_root, monkeypatch):
 def test_the_command_has_the_options_of_an_audit(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    theirs, ours = describe_options(Audit), describe_options(Leaderboard)
+    theirs, ours = (
+        {entry.field.name: (entry.type, entry.option) for entry in _list_options(command)}
+        for command in (Audit, Leaderboard)
+    )
     for name in ("device", "workers", "resume", "overwrite", "dry_run", "plain", "quiet"):
         assert theirs[name] == ours[name]
     asked = ["--smoke", "--dry-run", "--only", "Sign", "--device", "cpu", "--steps", "30"]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from seepage.cli import app, main
 from seepage.cli._commands import Audit
-from seepage.cli._parser import describe_options
+from seepage.cli._parser import _list_options
 from seepage.report._contact_sheet import GAP, LEFT, LINE, MARGIN
 from seepage_papers import pictures, reading
 from seepage_papers.command import Reproduce
@@ -72,7 +72,10 @@ def reproduce(*arguments):
 
 
 def test_an_option_that_an_audit_has_too_is_the_same():
-    theirs, ours = describe_options(Audit), describe_options(Reproduce)
+    theirs, ours = (
+        {entry.field.name: (entry.type, entry.option) for entry in _list_options(command)}
+        for command in (Audit, Reproduce)
+    )
     shared = theirs.keys() & ours.keys()
     assert shared == {
         *("out", "device", "workers", "resume", "overwrite", "dry_run", "plain", "quiet")

@@ -1,6 +1,5 @@
 """The commands, run as a user runs them."""
 
-import inspect
 import json
 import os
 import re
@@ -22,7 +21,7 @@ from seepage.bounds import BOUNDS
 from seepage.bounds.risk import RISKS
 from seepage.cli import _commands as commands
 from seepage.cli import app, main
-from seepage.cli._parser import make_command
+from seepage.cli._parser import _list_options
 from seepage.clients import LOCALS
 from seepage.defenses import DEFENSES
 from seepage.rehearsal import ALL_ATTACKS
@@ -74,14 +73,10 @@ def test_the_version_is_printed():
 
 def test_an_option_of_several_commands_is_the_same_in_all():
     audited, inspected, vetted = (
-        inspect.signature(make_command(command, "any:thing")).parameters["option"].annotation
+        [(one.type, one.option) for one in _list_options(command) if one.field.name == "option"]
         for command in (commands.Audit, commands.Inspect, commands.Vet)
     )
-    audited, inspected, vetted = (
-        (one.__origin__, one.__metadata__[0].help, one.__metadata__[0].param_decls)
-        for one in (audited, inspected, vetted)
-    )
-    assert audited == inspected == vetted
+    assert audited == inspected == vetted != []
 
 
 def test_without_a_command_the_help_is_shown():
