@@ -27,13 +27,12 @@ PROMISED_NAMES = {
         "membership rng score utility vet zoo"
     ),
     "attacks": (
-        "PriorNetwork ReadLogits Unmixed adaptive analytic_fc april bag_of_words class_fishing "
-        "cocktail_party dager dlg estimated_features exact_batch exact_features "
+        "PriorNetwork ReadLogits Unmixed adaptive analytic_adam analytic_fc april bag_of_words "
+        "class_fishing cocktail_party dager dlg estimated_features exact_batch exact_features "
         "feature_inversion feature_maps first_layer_fc grad_inversion gradattack_strongest "
         "identity_convolutions idlg input_to_logits inverting_gradients label_flip "
         "learn_from_gradients next_words reversible_blocks robbing_the_fed softmax_features "
-        "systematic tableak teacher_forced tensor_features through token_span unmix "
-        "unmix_rounds"
+        "systematic tableak teacher_forced tensor_features through token_span unmix unmix_rounds"
     ),
     "audit": "run",
     "bounds": (

@@ -27,6 +27,7 @@ from seepage.attacks.labels._read_logits import ReadLogits
 from seepage.attacks.linear_systems._analytic_fc import analytic_fc
 from seepage.attacks.linear_systems._april import april
 from seepage.attacks.linear_systems._hybrid import hybrid
+from seepage.attacks.linear_systems._optimizer_rows import analytic_adam
 from seepage.attacks.linear_systems._rgap import rgap
 from seepage.attacks.malicious_server._identity_convolutions import identity_convolutions
 from seepage.attacks.malicious_server._input_to_logits import input_to_logits
@@ -46,6 +47,7 @@ ATTACKS: Catalogue[Callable[..., Attack]] = Catalogue(
     {
         recipe.__name__: recipe
         for recipe in (
+            analytic_adam,
             analytic_fc,
             april,
             bag_of_words,
@@ -87,6 +89,7 @@ __all__ = [
     "ReadLogits",
     "Unmixed",
     "adaptive",
+    "analytic_adam",
     "analytic_fc",
     "april",
     "bag_of_words",

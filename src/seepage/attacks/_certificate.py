@@ -22,6 +22,7 @@ from seepage.attacks._jacobian import (
     smallest_singular_value,
     update_jacobian,
 )
+from seepage.clients import Local
 from seepage.core import Certificate, Observation, Reconstruction, Rng
 from seepage.core._batch import are_numbers
 from seepage.core.errors import MissingKnowledge
@@ -219,9 +220,14 @@ def _prepares_as_told(observation: Observation, inputs: Tensor, labels: Tensor) 
 
 
 def _only_scales(observation: Observation) -> bool:
-    """Whether the client is known, and its defense only scales updates or adds to them."""
+    """Whether the client is known, sends gradients, and its defense only scales or adds to them.
+
+    Sums of gradients count as well, but no steps of Adam.
+    """
     client = observation.simulate.client
-    return client is not None and all(isinstance(link, _SCALING) for link in client.chain.links)
+    if client is None or (isinstance(client.local, Local) and not client.local.adds_gradients):
+        return False
+    return all(isinstance(link, _SCALING) for link in client.chain.links)
 
 
 def _largest_scale(observation: Observation) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import grad
 
 from seepage.clients._gradient import batch_gradient
-from seepage.clients._step_rules import StepRule, WarmState, make_rule, take_steps
+from seepage.clients._step_rules import SGDRule, StepRule, WarmState, make_rule, take_steps
 from seepage.core import Batch, LocalComputation, Rng, Task, Update
 from seepage.core._loss import Loss, TrainingLoss, Unreduced, adapt_loss, cross_entropy
 from seepage.core._update import Granularity
@@ -159,6 +159,12 @@ class Local:
         """How the optimizer steps."""
         given = {name: getattr(self, name) for name in _OPTIONS}
         return make_rule(self.optimizer, {n: v for n, v in given.items() if v is not None})
+
+    @property
+    def adds_gradients(self) -> bool:
+        """Whether the update is a sum of gradients of the data, each times a number."""
+        plain = isinstance(self.rule, SGDRule) and not self.rule.weight_decay
+        return plain and self.clip_value is None and not self.warm
 
     def count_steps(self, examples: int) -> int:
         """Number of steps of the optimizer on this many examples."""

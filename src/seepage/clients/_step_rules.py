@@ -21,6 +21,10 @@ Parameters = dict[str, Tensor]
 class StepRule(Protocol):
     """How an optimizer moves one parameter; operations come in torch's order, for equal bits."""
 
+    @property
+    def weight_decay(self) -> float:
+        """The factor of the weights that is added to the gradient, or taken off them."""
+
     def start(self, parameter: Tensor) -> State:
         """Return the state before the first step."""
 

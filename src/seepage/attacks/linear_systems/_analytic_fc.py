@@ -147,6 +147,10 @@ def _features_below_bias(task: Task, update: Update, name: str) -> Tensor:
     return vector
 
 
+# Entries of a row that are so near those of its bias are signs, and how many must not be.
+_NEAR_SIGN, _MOSTLY = 0.1, 0.8
+
+
 @dataclass(frozen=True)
 class AnalyticFC(BaseAttack):
     """Closed-form inversion of a network whose first layer is fully connected.
@@ -213,7 +217,8 @@ def _agrees(observation: Observation, layer: str, vector: Tensor, inputs: Tensor
     """Whether all rows of the layer have the same input, however the network goes on above it.
 
     This holds for a step that the adversary cannot simulate, such as one with dropout. Signs, of a
-    defense or of an optimizer, agree as well, but their rows are all of one length.
+    defense or of an optimizer, agree as well, but they are all of one size: the rows, or after
+    several steps the entries of each row.
     """
     weight, bias = _find_gradients(observation.update, layer)
     client, domain = observation.simulate.client, observation.task.domain
@@ -222,6 +227,8 @@ def _agrees(observation: Observation, layer: str, vector: Tensor, inputs: Tensor
         return False
     lengths = bias.abs()[bias != 0]
     if len(lengths) < 2 or float(lengths.max()) < 2 * float(lengths.min()):
+        return False
+    if float(((vector.abs() - 1).abs() < _NEAR_SIGN).float().mean()) > _MOSTLY:
         return False
     largest = lengths.max()
     apart = (weight / largest - torch.outer(bias / largest, vector)).norm()
