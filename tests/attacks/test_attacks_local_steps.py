@@ -4,14 +4,17 @@ import pytest
 import torch
 
 import seepage as sp
+from seepage.attacks._applicability import check_applicability
 from seepage.attacks._local_steps import (
     EpochAgnostic,
     EpochInvariance,
+    SoftSteps,
     SurrogateModel,
     _merge_epochs,
     _observe_at,
 )
 from seepage.core.errors import InvalidValue, MissingKnowledge, NotApplicable
+from seepage.rehearsal._portfolio import list_contenders
 from seepage.search import Candidate
 
 
@@ -133,3 +136,42 @@ def test_bad_options_are_refused(digits):
     seen = observe(task, digits.batch(4), sp.FedAvg(lr=0.1, epochs=2), knows_labels=False)
     with pytest.raises(MissingKnowledge, match="labels"):
         EpochAgnostic(matching(1))(seen, rng=sp.rng(0))
+
+
+ADAM = sp.Local(optimizer="Adam", lr=1e-3, steps=2)
+
+
+def test_soft_steps_are_simulated_behind_adam_and_the_update_stays(digits):
+    batch, task = digits.batch(1), sp.zoo.cnn(variant="cnn2-v1", domain=digits.domain)
+    seen = observe(task, batch, ADAM)
+    prepared = SoftSteps(matching()).prepare(seen, sp.rng(0))
+    assert prepared.seen.simulate.client.local == ADAM.soften()
+    assert prepared.seen.update is seen.update
+    guess = SoftSteps(matching(2))(seen, rng=sp.rng(0))
+    assert guess.inputs.shape == batch.inputs.shape
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        sp.Gradient(),
+        sp.FedAvg(lr=0.1, steps=2),
+        sp.Local(optimizer="SGD", lr=0.1, steps=2, momentum=0.9),
+    ],
+    ids=repr,
+)
+def test_soft_steps_leave_other_clients_as_they_are(digits, local):
+    task = sp.zoo.cnn(variant="cnn2-v1", domain=digits.domain)
+    seen = observe(task, digits.batch(1), local)
+    assert SoftSteps(matching()).prepare(seen, sp.rng(0)).seen is seen
+    listed = list_contenders(seen, check_applicability(seen))
+    assert not any(one.soft_steps for one in listed)
+
+
+def test_auto_tries_soft_steps_and_true_ones_behind_adam(digits):
+    task = sp.zoo.cnn(variant="cnn2-v1", domain=digits.domain)
+    seen = observe(task, digits.batch(1), ADAM)
+    first, second, *_ = list_contenders(seen, check_applicability(seen))
+    assert (first.soft_steps, second.soft_steps) == (True, False)
+    assert "with soft steps" in str(first)
+    assert "with soft steps" not in str(second)

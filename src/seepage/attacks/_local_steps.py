@@ -10,6 +10,7 @@ from torch import Tensor
 
 from seepage.attacks.exact_batch._assign_labels import match_one_to_one
 from seepage.clients import Client, FedAvg, Gradient, Local
+from seepage.clients._step_rules import SGDRule
 from seepage.core import (
     Attack,
     AttackWrapper,
@@ -145,6 +146,29 @@ def _merge_epochs(epochs: Tensor) -> Tensor:
         distances = torch.cdist(first.double(), other.flatten(1).double()).square()
         ordered.append(other[match_one_to_one(-distances)])
     return torch.stack(ordered).mean(0)
+
+
+def takes_signs(observation: Observation) -> bool:
+    """Whether the client's steps are nearly signs of the gradient, as those of Adam."""
+    client = observation.simulate.client
+    local = None if client is None else client.local
+    return isinstance(local, Local) and not isinstance(local.rule, SGDRule)
+
+
+@dataclass(frozen=True)
+class SoftSteps(AttackWrapper):
+    """Search behind Adam with steps that keep a slope, see `Local.soften`; others as they are.
+
+    Where entries of the update are nearly signs, the true simulation has no slope to follow.
+    """
+
+    def prepare(self, seen: Observation, rng: Rng) -> Prepared:
+        """Soften the steps that are simulated."""
+        client = seen.simulate.client
+        if client is None or not isinstance(client.local, Local) or not takes_signs(seen):
+            return Prepared(seen)
+        soft = replace(client, local=client.local.soften())
+        return Prepared(replace(seen, simulate=seen.simulate.with_client(soft)))
 
 
 @dataclass(frozen=True)

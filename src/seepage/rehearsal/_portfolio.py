@@ -11,6 +11,7 @@ from torch import nn
 from seepage.attacks import ATTACKS, ReadLogits, adaptive
 from seepage.attacks._applicability import Applicability
 from seepage.attacks._image_prior import PriorNetwork, through
+from seepage.attacks._local_steps import SoftSteps, takes_signs
 from seepage.attacks.labels._infer_labels import InferLabels
 from seepage.core import Attack, AttackWrapper, Observation, Prepared, Rng
 from seepage.core._chain import chain
@@ -72,6 +73,7 @@ class Contender:
         read_logits: Whether it reads the gradient at the logits off the update.
         prior_network: Whether it searches for the weights of a network that makes the images.
         searches: Whether it takes steps; closed forms do not.
+        soft_steps: Whether it simulates steps of Adam with a slope to follow.
         start_steps: If not 0, so many steps are one start at least, and the mean of the starts is
             the guess.
     """
@@ -82,6 +84,7 @@ class Contender:
     read_logits: bool = False
     prior_network: bool = False
     searches: bool = True
+    soft_steps: bool = False
     start_steps: int = 0
 
     @property
@@ -107,6 +110,7 @@ class Contender:
         words = {"adapts": ", adapted", "simulates": "", "ignores": ", ignoring the defense"}
         read = ", reading the logits" if self.read_logits else ""
         read += ", through a prior network" if self.prior_network else ""
+        read += ", with soft steps" if self.soft_steps else ""
         mean = f", mean of starts of {self.start_steps} steps" if self.start_steps else ""
         called = write_call(self.recipe, self.options) if self.options else self.recipe
         return f"{called}{read}{words[self.knowledge]}{mean}"
@@ -127,6 +131,8 @@ class Contender:
             made = through(made, PriorNetwork(width=_PRIOR_WIDTH))
         if self.read_logits:
             made = ReadLogits(made)
+        if self.soft_steps:
+            made = SoftSteps(made)
         if self.recipe != "dlg":
             made = InferLabels(made)
         if self.knowledge == "adapts":
@@ -162,6 +168,10 @@ def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender,
     if "inverting_gradients" not in applies:
         return ()
     plain = [*_list_searches(seen, applies), *([Contender("dlg")] if "dlg" in applies else [])]
+    if takes_signs(seen):
+        # Which of the two goes further differs from person to person.
+        soft = [replace(one, soft_steps=True) for one in plain]
+        plain = [soft[0], plain[0], *soft[1:], *plain[1:3]]
     if not is_defended(seen):
         return tuple(plain)
     adapted = [replace(one, knowledge="adapts") for one in plain]
