@@ -41,8 +41,8 @@ _LONGEST = 8_000
 _MADE_UP = 64
 # Without a defense a guess that leaves more of the update than this is of somebody else.
 _UNLIKE = 0.5
-# Mean confidence in a guess from which on no search comes near it.
-_SURE_OF_MOST = 0.5
+# People in a batch, and the mean confidence in a guess, from which on no search comes near it.
+_CROWD, _SURE_OF_MOST = 4, 0.5
 # The share of the time that is planned.
 _PLANNED = 0.95
 # The share of what is left that a rehearsal may take; about half of it is planned.
@@ -316,8 +316,9 @@ def _is_settled(seen: Observation, guess: Reconstruction) -> bool:
 
 
 def _tells_most(guess: Reconstruction) -> bool:
-    """Whether a closed form is sure of most of a batch, as of images read from feature maps."""
-    return guess.confidence is not None and float(guess.confidence.mean()) > _SURE_OF_MOST
+    """Whether a closed form is sure of most of a batch that no search takes apart as well."""
+    sure = guess.confidence
+    return sure is not None and len(sure) >= _CROWD and float(sure.mean()) > _SURE_OF_MOST
 
 
 def _contradicts(guess: Reconstruction) -> bool:
