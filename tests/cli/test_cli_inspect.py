@@ -68,6 +68,15 @@ def test_a_network_outside_the_theory_gets_its_reason_and_its_counts():
     assert "16 filters are enough for a batch of 1 (3 needed), too few" in said
 
 
+def test_a_deep_convolution_is_said_to_give_whole_batches_away():
+    (found,) = parsed("resnet18")
+    maps = found["maps"]
+    assert (maps["layer"], maps["people"]) == ("layer4.0.conv2", 31)
+    assert "gives away what it read of up to 31 inputs" in " ".join(inspect("resnet18").split())
+    (small,) = parsed("lenet")
+    assert small["maps"] is None
+
+
 def test_signals_are_inspected_by_their_shape():
     [found] = parsed("single_conv", "--shape", "1x140", "-o", "filters=2")
     assert found["first"]["counts"][0] == {"batch": 1, "needed": 2, "enough": True}

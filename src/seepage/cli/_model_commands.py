@@ -198,6 +198,8 @@ def _write_sentences(found: Inspection) -> list[str]:
         said.append(found.patches.advice)
     elif found.first is not None:
         said.append(_write_count(found.first))
+    if found.maps is not None:
+        said.append(found.maps.advice)
     return said
 
 

@@ -1,4 +1,4 @@
-"""Inspect a network before anything is shared: equations, tokens and patches it gives away."""
+"""Inspect a network before anything is shared: equations, tokens, patches, maps it gives away."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fractions import Fraction
 import torch
 from torch import nn
 
+from seepage.attacks.feature_maps._map_layers import find_map_layers
 from seepage.attacks.linear_systems._patch_readers import find_patch_readers
 from seepage.attacks.text._readers import Reader, count_heads, find_readers, stack_gradients
 from seepage.attacks.text._token_span import list_token_readers
@@ -245,6 +246,47 @@ def _patch_budget(task: Task) -> _PatchBudget:
     return _PatchBudget(found.first, rows, width, found.count, found.room(task))
 
 
+@dataclass(frozen=True)
+class _MapBudget:
+    """What a deep convolution tells about the feature maps of a batch.
+
+    Args:
+        layer: Name of the layer with room for most.
+        outputs: Its channels.
+        positions: Patches that it reads of one input.
+        people: The largest batch whose patches its gradient can span.
+    """
+
+    layer: str
+    outputs: int
+    positions: int
+    people: int
+
+    @property
+    def advice(self) -> str:
+        """What the numbers mean, in one sentence."""
+        return (
+            f"with {self.outputs} outputs at {self.positions} positions, {self.layer} gives away "
+            f"what it read of up to {self.people} inputs of one batch (feature_maps), trained or "
+            "not: share updates of larger batches, or add noise"
+        )
+
+
+def _map_budget(task: Task) -> _MapBudget | None:
+    """Find the layer whose gradient has room for the feature maps of most people.
+
+    Example:
+        >>> from seepage.zoo import resnet18
+        >>> _map_budget(resnet18()).people
+        31
+    """
+    able = [layer for layer in find_map_layers(task).values() if layer.serves and layer.budget]
+    if not able:
+        return None
+    found = max(able, key=lambda layer: layer.budget)
+    return _MapBudget(found.name, found.outputs, found.positions, found.budget)
+
+
 BATCHES = (1, 8, 32)
 
 
@@ -280,6 +322,7 @@ class Inspection:
         first: The trained layer that reads the input, or None if it is of another kind.
         texts: What it tells about the tokens of texts; None if inputs are something else.
         patches: What it tells about the patches of images; None if it is no vision transformer.
+        maps: What a deep convolution tells about feature maps; None if none does.
     """
 
     model: str
@@ -289,6 +332,7 @@ class Inspection:
     first: FirstLayerCount | None
     texts: _TokenBudget | None = None
     patches: _PatchBudget | None = None
+    maps: _MapBudget | None = None
 
 
 def inspection(
@@ -321,7 +365,8 @@ def inspection(
     # A frozen layer leaves no gradient in the update.
     trained = {f"{layer}.weight", f"{layer}.bias"} <= task.parameters.keys()
     closed_form = layer if trained else None
-    return Inspection(task.name, metric, outside, closed_form, first, patches=patches)
+    maps = _map_budget(task)
+    return Inspection(task.name, metric, outside, closed_form, first, patches=patches, maps=maps)
 
 
 def _count_first_layer(task: Task, batches: Sequence[int]) -> FirstLayerCount | None:

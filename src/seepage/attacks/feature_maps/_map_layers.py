@@ -89,6 +89,11 @@ class MapLayer:
         apart = zip(self.kernel, self.stride, self.shape[1:], strict=True)
         return all((k > 1 and s == 1) or n == 1 for k, s, n in apart)
 
+    @property
+    def serves(self) -> bool:
+        """Whether feature maps can be read from its gradient and told apart."""
+        return self.overlaps and self.rectified
+
     def rank(self, batch_size: int) -> int:
         """Directions that the patches of a batch span: one less if errors sum to zero."""
         return self.positions * batch_size - self.by_batch
@@ -204,7 +209,7 @@ def choose_layer(layers: dict[str, MapLayer], batch_size: int) -> MapLayer:
     Raises:
         NotApplicable: None has.
     """
-    able = [one for one in layers.values() if one.overlaps and one.rectified]
+    able = [layer for layer in layers.values() if layer.serves]
     if not able:
         raise NotApplicable(
             "no trained layer reads maps behind a ReLU in overlapping patches, so feature maps "

@@ -132,7 +132,7 @@ def recover_maps(observation: Observation, *, rng: Rng) -> FoundMaps:
 def _infer_size(observation: Observation, layers: Mapping[str, MapLayer]) -> int:
     """The batch size, from the rank of the gradient of a layer with room."""
     for layer in sorted(layers.values(), key=lambda one: -one.budget):
-        if not (layer.overlaps and layer.rectified and layer.budget >= 1):
+        if not (layer.serves and layer.budget):
             continue
         gradient = observation.update.tensors[f"{layer.name}.weight"].flatten(1)
         rank = len(split_span(gradient, tolerance=_RANK)[0])
