@@ -175,3 +175,19 @@ def test_auto_tries_soft_steps_and_true_ones_behind_adam(digits):
     assert (first.soft_steps, second.soft_steps) == (True, False)
     assert "with soft steps" in str(first)
     assert "with soft steps" not in str(second)
+
+
+@pytest.mark.slow
+def test_soft_steps_bring_more_back_behind_adam():
+    photos = sp.data.load("photos", pixels=16)
+    task = sp.zoo.cnn(variant="cnn2-v1", domain=photos.domain)
+    search = sp.attacks.inverting_gradients(
+        steps=150, restarts=1, tv=5e-2, spread=0.1, step_size=0.2, schedule="cosine"
+    )
+    found = torch.zeros(2)
+    for person in range(4):
+        batch = sp.Batch(photos.inputs[person : person + 1], photos.labels[person : person + 1])
+        seen = observe(task, batch, sp.Local(optimizer="Adam", lr=1e-3, steps=1))
+        for number, attack in enumerate((search, SoftSteps(search))):
+            found[number] += psnr(attack(seen, rng=sp.rng(1)), batch).item() / 4
+    assert found[1] > found[0] + 1

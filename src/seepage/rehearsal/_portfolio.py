@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -36,6 +36,8 @@ _FALLING, _FALLING_HIDDEN = (1e-1, 1e-5), (1e-1, 1e-3)
 _NEAR = {"spread": 0.1}
 # Longer steps than usual that fall slowly get further still.
 _LONG_STEPS = {**_NEAR, "step_size": 0.2, "schedule": "cosine"}
+# Strong ones that stay, for updates that are nearly signs.
+_STRONG = (5e-2, 2e-1)
 # A constant total variation that is hardly felt.
 _WEAK = 1e-4
 # For networks whose layers have gradients of nearly one direction, see `Whitened`.
@@ -169,9 +171,7 @@ def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender,
         return ()
     plain = [*_list_searches(seen, applies), *([Contender("dlg")] if "dlg" in applies else [])]
     if takes_signs(seen):
-        # Which of the two goes further differs from person to person.
-        soft = [replace(one, soft_steps=True) for one in plain]
-        plain = [soft[0], plain[0], *soft[1:], *plain[1:3]]
+        plain = [*_list_soft(plain)]
     if not is_defended(seen):
         return tuple(plain)
     adapted = [replace(one, knowledge="adapts") for one in plain]
@@ -180,6 +180,21 @@ def list_contenders(seen: Observation, found: Applicability) -> tuple[Contender,
     # Behind a defense the first search is tried in all three ways, the others are adapted.
     ways = [replace(plain[0], knowledge=way) for way in ("ignores", "simulates")]
     return (*adapted[:5], *ways, *adapted[5:])
+
+
+def _list_soft(plain: Sequence[Contender]) -> Iterator[Contender]:
+    """The searches behind steps of Adam: soft ones, and a few that simulate the true steps.
+
+    Which of the two goes further differs from person to person. Signs tell little of sizes, which a
+    strong prior that stays must replace.
+    """
+    search, pictorial = "inverting_gradients", any(one.options.get("tv") for one in plain)
+    strong = [Contender(search, {"tv": tv, **_LONG_STEPS}, soft_steps=True) for tv in _STRONG]
+    yield from strong[:1] if pictorial else ()
+    yield plain[0]
+    yield from strong[1:] if pictorial else ()
+    yield from (replace(one, soft_steps=True) for one in plain)
+    yield from plain[1:3]
 
 
 def _list_searches(seen: Observation, applies: Collection[str]) -> Iterator[Contender]:
