@@ -9,7 +9,10 @@ from torch.nn.functional import normalize
 
 import seepage as sp
 from seepage.attacks import feature_maps
+from seepage.attacks.feature_maps._layer_below import solve_below
 from seepage.attacks.feature_maps._map_layers import find_map_layers
+from seepage.attacks.feature_maps._map_span import find_open_maps
+from seepage.attacks.feature_maps._recover_maps import FOLLOWS, trained_layers
 from seepage.core.errors import NotApplicable
 from seepage.probing._hooks import read_layers
 
@@ -216,3 +219,20 @@ def test_without_the_layer_below_directions_alone_come_back(mode):
         found = feature_maps().recover(seen, rng=sp.rng(1))
     assert (found.known.layer, found.known.scaled, found.misfits) == ("deep", False, None)
     assert errors(found.known.values, true_maps(seen, batch, "deep")).max() < 1e-3
+
+
+def test_of_a_thousand_wrong_maps_none_follows_from_the_layer_below():
+    seen, batch = observed("eval")
+    lower = trained_layers(seen)["down"]
+    opened = find_open_maps(lower, seen.update.tensors["down.weight"], 3, rng=sp.rng(1))
+    own = normalize(true_maps(seen, batch, "deep"))
+    strangers = PHOTOS.batch(20, start=4)
+    others = normalize(true_maps(seen, strangers, "deep"))
+    drawn = sp.rng(2).fork("shares").uniform((800, 3)).to(own)
+    # Mixtures of the people, none of whom has nearly all of it.
+    shares = drawn[drawn.amax(1) < 0.8 * drawn.sum(1)][:500]
+    noise = sp.rng(2).fork("noise").normal((480, own.shape[1]), like=own).clamp_min(0)
+    wrong = normalize(torch.cat([shares @ own, others, noise]))
+    assert len(wrong) == 1000
+    assert (solve_below(seen.task, opened, wrong).misfits > FOLLOWS).all()
+    assert (solve_below(seen.task, opened, own).misfits < 1e-3).all()

@@ -24,7 +24,7 @@ from seepage.search import KnownMap
 # Singular values above this share of the largest are no rounding.
 _RANK = 1e-6
 # A map follows from the layer below if it does up to this share of its length.
-_FOLLOWS = 0.2
+FOLLOWS = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +103,11 @@ def recover_maps(observation: Observation, *, rng: Rng) -> FoundMaps:
             gradient = tensors[f"{lower.name}.weight"]
             opened = find_open_maps(lower, gradient, size, rng=rng.fork("below"))
             below = solve_below(observation.task, opened, people.maps)
-        if below is not None and float(below.misfits.median()) > _FOLLOWS:
+        if below is not None and float(below.misfits.median()) > FOLLOWS:
             below = None
         if below is not None:
             # What follows from no input of the layer below is nobody's map.
-            true = below.misfits <= _FOLLOWS
+            true = below.misfits <= FOLLOWS
             people, below = people.select(true), below.select(true)
         maps = people.maps.reshape(-1, *layer.shape)
         report(3, 3, 0.0)
