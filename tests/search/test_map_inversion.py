@@ -13,6 +13,7 @@ from seepage.probing._hooks import read_layers
 from seepage.search import KnownMap, invert_maps
 from seepage.search import _map_decoder as map_decoder
 from seepage.search._decoder_lesson import Lesson
+from seepage.search._map_inversion import _Inversion
 
 DIGITS = sp.domains.Image((1, 16, 16), mean=(0.15,), std=(0.3,))
 WAVES = sp.domains.Signal((1, 40), bounds=(-1.0, 1.0))
@@ -119,6 +120,23 @@ def test_what_a_decoder_sees_of_groups_is_what_separate_batches_read(trained, di
     directions = nn.functional.normalize(grouped[1].flatten(1))
     wanted = nn.functional.normalize(torch.cat([one["conv2"] for one in alone]).flatten(1))
     assert torch.allclose(directions, wanted, atol=1e-4)
+
+
+def test_contrast_that_normalisation_by_the_batch_hides_is_that_of_the_first_guess(trained, digits):
+    public, people = digits
+    task = trained.in_mode("train")
+    truth = task.domain.normalise(0.5 + 0.4 * (people - 0.5))
+    values = read_layers(task, ["flat"], truth)["flat"]
+    learned = sp.Decoder(public, epochs=4, width=32).learn(task, {"flat": True}, group=4)
+    search = _Inversion(task, [KnownMap("flat", values)], 1, None, learned, sp.rng(0))
+    drifted = 0.6 * truth
+    restored = search._restore_contrast(drifted, truth)
+    assert torch.allclose(restored, truth, atol=1e-4)
+    right = read_layers(trained, ["flat"], drifted)["flat"]
+    sure = _Inversion(trained, [KnownMap("flat", right)], 1, None, learned, sp.rng(0))
+    assert torch.equal(sure._restore_contrast(drifted, truth), drifted), (
+        "running statistics show it"
+    )
 
 
 def test_signals_come_back_without_a_decoder(waves):

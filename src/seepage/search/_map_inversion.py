@@ -35,6 +35,8 @@ _REACH, _STEP_SIZES = 60.0, (0.01, 0.1)
 _FITTED, _FIT_SIZE = 0.23, 1e-4
 # A decoder that explains less of other inputs than this is not fitted: many inputs have such maps.
 _EXPLAINS = 0.8
+# Another contrast explains the maps as well if it leaves no more than so many times the misfit.
+_AS_GOOD = 1.5
 # Inputs that a decoder sees normalised together, at most.
 _LARGEST_GROUP = 16
 # Spread of the noise that a search without a decoder starts from.
@@ -212,7 +214,30 @@ class _Inversion:
                 start = self._fit(self.learned, values, fitting)
         else:
             start = self.learned(values)
-        return self._move(start, self.steps - fitting)
+        found = self._move(start, self.steps - fitting)
+        return (
+            self._restore_contrast(found, self.learned(values))
+            if self.task.mixes_examples
+            else found
+        )
+
+    def _restore_contrast(self, found: Tensor, first: Tensor) -> Tensor:
+        """Give the whole batch the contrast of its first guess, where the maps do not show it.
+
+        Normalisation by the batch undoes a factor of all inputs, so a search drifts along it.
+        """
+        axes = tuple(range(2, found.ndim))
+        ours, wanted = (x - x.mean((0, *axes), keepdim=True) for x in (found, first))
+        factor = (ours * wanted).sum() / wanted.square().sum()
+        rescaled = self._project(found / factor)
+        before, after = (self._misfit(guess) for guess in (found, rescaled))
+        return rescaled if bool(after <= _AS_GOOD * before) else found
+
+    def _misfit(self, guess: Tensor) -> Tensor:
+        """How far what the layers read of everybody is from the maps."""
+        with torch.no_grad():
+            read = read_layers(self.task, [known.layer for known in self.maps], guess)
+            return torch.stack([m.misfit(read[m.layer]).sum() for m in self.maps]).sum()
 
     def _fit(self, learned: LearnedDecoder, values: Mapping[str, Tensor], steps: int) -> Tensor:
         """Fit the decoder's weights to these maps: what it makes stays like what it has learned."""
