@@ -90,11 +90,11 @@ BAD = {
     ),
     "attack on texts for images": (
         spec(attacks='{ name = "dager" }'),
-        "attacks: dager is for texts, got images; attacks for those: analytic_fc, april, ",
+        "attacks: dager is for texts, got images; attacks for those: analytic_adam, an",
     ),
     "attack on tables for images": (
         spec(attacks='{ name = "class_fishing", attack = { name = "tableak" } }'),
-        "attacks: tableak is for rows of tables, got images; attacks for those: analytic_fc, ",
+        "attacks: tableak is for rows of tables, got images; attacks for those: analytic_adam, an",
     ),
     "search for texts": (
         spec(
