@@ -22,7 +22,7 @@ def encodings_of(defense, batch, rounds, *, errors, seed=0):
     """Encodings of several rounds with normal errors of this PSNR, and how they were made."""
     task = sp.zoo.mlp(hidden=(4,), domain=sp.domains.Image(tuple(batch.inputs.shape[1:])))
     prepared = [
-        defense.prepare(PreparedBatch.plain(task, batch), rng=sp.rng(100 * seed + number))
+        defense.prepare(PreparedBatch.undefended(task, batch), rng=sp.rng(100 * seed + number))
         for number in range(rounds)
     ]
     found = torch.cat([one.batch.inputs for one in prepared])

@@ -30,7 +30,7 @@ MIXERS = [sp.MixUp, sp.InstaHide]
 
 def lesson_of(defense, batch, seed=0):
     task = sp.zoo.mlp(hidden=(4,))
-    return defense.prepare(PreparedBatch.plain(task, batch), rng=sp.rng(seed))
+    return defense.prepare(PreparedBatch.undefended(task, batch), rng=sp.rng(seed))
 
 
 def psnr(guess: torch.Tensor, truth: torch.Tensor) -> float:

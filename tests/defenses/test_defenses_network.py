@@ -37,7 +37,7 @@ def naive_sensitivity(task, batch) -> torch.Tensor:
 
 def test_sensitivity_is_that_of_a_naive_loop(small):
     task, batch = small
-    ours = sp.Soteria(0.5).sensitivity(PreparedBatch.plain(task, batch))
+    ours = sp.Soteria(0.5).sensitivity(PreparedBatch.undefended(task, batch))
     assert torch.allclose(ours, naive_sensitivity(task, batch))
 
 
@@ -119,7 +119,7 @@ def test_the_noise_of_the_bottleneck_is_standard_normal(small):
 
     task, batch = small
     defense = sp.Precode(400)
-    prepared = defense.prepare(PreparedBatch.plain(defense.broadcast(task), batch), rng=KEY)
+    prepared = defense.prepare(PreparedBatch.undefended(defense.broadcast(task), batch), rng=KEY)
     (bottleneck,) = (
         m for m in prepared.task.model.modules() if isinstance(m, VariationalBottleneck)
     )

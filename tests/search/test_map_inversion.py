@@ -12,7 +12,7 @@ from seepage.core.errors import InvalidValue, NotApplicable, UnknownName
 from seepage.probing._hooks import read_layers
 from seepage.search import KnownMap, invert_maps
 from seepage.search import _map_decoder as map_decoder
-from seepage.search._decoder_lesson import Lesson
+from seepage.search._decoder_training import DecoderTraining
 from seepage.search._map_inversion import _Inversion
 
 DIGITS = sp.domains.Image((1, 16, 16), mean=(0.15,), std=(0.3,))
@@ -112,9 +112,11 @@ def test_behind_normalisation_by_the_batch_directions_of_all_people_together_are
 def test_what_a_decoder_sees_of_groups_is_what_separate_batches_read(trained, digits):
     public = digits[0]
     task = trained.in_mode("train")
-    lesson = Lesson(task, (("flat", True), ("conv2", False)), public.inputs, 4, 1, "groups")
+    training = DecoderTraining(
+        task, (("flat", True), ("conv2", False)), public.inputs, 4, 1, "groups"
+    )
     inputs = task.domain.normalise(public.inputs[:12])
-    grouped = lesson._read(inputs)
+    grouped = training._read(inputs)
     alone = [read_layers(task, ["flat", "conv2"], part) for part in inputs.split(4)]
     assert torch.allclose(grouped[0], torch.cat([one["flat"] for one in alone]), atol=1e-4)
     directions = nn.functional.normalize(grouped[1].flatten(1))

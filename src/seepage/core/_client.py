@@ -83,7 +83,7 @@ class Client:
         keys = [rng] if len(parts) == 1 else [rng.fork("client", i) for i in range(len(parts))]
         prepared_batches, updates = [], []
         for part, key in zip(parts, keys, strict=True):
-            prepared = self.chain.prepare(PreparedBatch.plain(task, part), rng=key)
+            prepared = self.chain.prepare(PreparedBatch.undefended(task, part), rng=key)
             prepared_batches.append(prepared)
             updates.append(
                 self.chain(self._draw(prepared, key)._compute(prepared), rng=key).detach()
@@ -94,7 +94,7 @@ class Client:
     def expected(self, task: Task, inputs: Tensor, labels: Tensor) -> Update:
         """The update without its randomness, differentiable in the inputs."""
         parts = self.chain.split(Batch(inputs, labels))
-        plain = [PreparedBatch.plain(task, part) for part in parts]
+        plain = [PreparedBatch.undefended(task, part) for part in parts]
         prepared_batches = [self.chain.prepare_expected(batch) for batch in plain]
         updates = [self.chain.expected(self._compute(prepared)) for prepared in prepared_batches]
         return self.chain.combine(updates, [len(part) for part in parts])
@@ -113,18 +113,19 @@ class Client:
         """
         if not self.chain.input_defenses:
             return True
-        plain = [PreparedBatch.plain(task, p) for p in self.chain.split(Batch(inputs, labels))]
+        plain = [PreparedBatch.undefended(task, p) for p in self.chain.split(Batch(inputs, labels))]
         keys = [rng.fork("prepare", draw) for draw in range(_DRAWS)]
         return all(self._is_told(part, key) for key in keys for part in plain)
 
-    def _is_told(self, plain: PreparedBatch, rng: Rng) -> bool:
+    def _is_told(self, undefended: PreparedBatch, rng: Rng) -> bool:
         """Whether one draw of the input defenses gives the update that is simulated."""
-        prepared = self.chain.prepare(plain, rng=rng)
-        mixed = prepared.mixing is not None
-        sought = PreparedBatch.plain(plain.task, prepared.target) if mixed else plain
+        prepared = self.chain.prepare(undefended, rng=rng)
+        candidate = undefended
+        if prepared.mixing is not None:
+            candidate = PreparedBatch.undefended(undefended.task, prepared.target)
         simulated, shared = (
             self.chain.expected(self._compute(each)).detach().flat().double()
-            for each in (self.chain.prepare_expected(sought), prepared)
+            for each in (self.chain.prepare_expected(candidate), prepared)
         )
         return bool((shared - simulated).norm() <= _AS_TOLD * simulated.norm())
 

@@ -52,7 +52,7 @@ class PreparedBatch:
     masks: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def plain(cls, task: Task, batch: Batch) -> PreparedBatch:
+    def undefended(cls, task: Task, batch: Batch) -> PreparedBatch:
         """The batch of a client without input defenses."""
         return cls(task, batch, target=batch)
 

@@ -14,7 +14,7 @@ from seepage.core import Domain, Rng, Task
 from seepage.core._digest import digest
 from seepage.core.errors import InvalidValue, require_at_least
 from seepage.data._public_data import PublicData, make_up
-from seepage.search._decoder_lesson import Lesson, scale_to_unit
+from seepage.search._decoder_training import DecoderTraining, scale_to_unit
 from seepage.search._map_network import MapNetwork
 
 # Fewer public inputs than this teach a decoder nothing that holds for others.
@@ -82,10 +82,10 @@ class Decoder:
         name = digest("decoder", *known, str((group, epochs, self.width)))
         if held := _learned(name):
             return held[0]
-        lesson = Lesson(task, tuple(layers.items()), public.inputs, group, epochs, name)
-        network, explained, whole = lesson.learn(self.width)
+        training = DecoderTraining(task, tuple(layers.items()), public.inputs, group, epochs, name)
+        network, explained, finished = training.run(self.width)
         learned = LearnedDecoder(
-            network, lesson.layers, task.domain, explained, public.made_up, not whole
+            network, training.layers, task.domain, explained, public.made_up, not finished
         )
         if not learned.cut:
             _learned(name).append(learned)

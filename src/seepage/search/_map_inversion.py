@@ -22,7 +22,7 @@ from seepage.core._rng import require_key
 from seepage.core.errors import InvalidValue, require_at_least
 from seepage.numerics._schedules import CosineDecay
 from seepage.probing._hooks import read_layers
-from seepage.search._decoder_lesson import scale_to_unit
+from seepage.search._decoder_training import scale_to_unit
 from seepage.search._map_decoder import Decoder, LearnedDecoder
 from seepage.search._optimisers import Adam
 from seepage.search._runner import Runner

@@ -92,7 +92,7 @@ class Simulation:
     def trained_on(self, inputs: Tensor) -> Tensor:
         """The inputs on which a client would run the network for this candidate."""
         unlabelled = self.task.blank_labels(len(inputs))
-        plain = PreparedBatch.plain(self.task, self._mix(Batch(inputs, unlabelled)))
+        plain = PreparedBatch.undefended(self.task, self._mix(Batch(inputs, unlabelled)))
         return self.client.chain.prepare_expected(plain).batch.inputs
 
     def with_client(self, client: Client) -> Simulation:

@@ -263,7 +263,7 @@ class _TrainingRun:
         size = self.sampler.smallest
         batch = Batch(self.data.inputs[:size], self.data.labels[:size])
         parts = self.client.chain.split(batch) if self.plan.cohort is None else [batch]
-        prepared = PreparedBatch.plain(self.model.task, min(parts, key=len))
+        prepared = PreparedBatch.undefended(self.model.task, min(parts, key=len))
         self.client.chain.prepare(prepared, rng=self.rng)
 
     def _batch(self, indices: Tensor, key: Rng) -> Batch:

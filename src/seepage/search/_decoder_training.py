@@ -43,7 +43,7 @@ _WARM_UP = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class DecoderTraining:
     """What one decoder learns from, and how long.
 
     Args:
@@ -62,7 +62,7 @@ class Lesson:
     epochs: int
     name: str
 
-    def learn(self, width: int) -> tuple[MapNetwork, float, bool]:
+    def run(self, width: int) -> tuple[MapNetwork, float, bool]:
         """Learn on nine tenths of the public inputs, and judge on the others.
 
         Returns:
